@@ -83,7 +83,7 @@ def node(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class NodeOptions:
     """What the options of `p2ptrain node` say."""
 
     files: list[Path] | None
@@ -96,7 +96,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeStart:
+class CheckedNode:
     """A node whose options have been checked. Nothing is written yet."""
 
     settings: "_Settings"
@@ -105,7 +105,7 @@ class NodeStart:
     member: "Membership | None"
 
 
-def asked_of(**given: Any) -> Asked:
+def asked_of(**given: Any) -> NodeOptions:
     """Return what the parameters of `node` say, by their names; those that are about this process alone are passed
     over."""
     flags = options.flags(
@@ -125,7 +125,7 @@ def asked_of(**given: Any) -> Asked:
         role=given["role"],
         exports=given["export"] or (),
     )
-    return Asked(
+    return NodeOptions(
         files=given["config"],
         sets=given["set_"],
         flags=flags,
@@ -136,7 +136,7 @@ def asked_of(**given: Any) -> Asked:
     )
 
 
-def checked(asked: Asked, *, tried: bool = False, quiet: bool = False) -> NodeStart:
+def checked(asked: NodeOptions, *, tried: bool = False, quiet: bool = False) -> CheckedNode:
     """Return the node that is asked for. Writes nothing. UsageError for what cannot be. `tried`: whether the caller has
     tried the task; `quiet`: shows no progress."""
     from node.config.sections import merged, role_in
@@ -147,7 +147,7 @@ def checked(asked: Asked, *, tried: bool = False, quiet: bool = False) -> NodeSt
         light = role_in(raw) in WITHOUT_MODEL
         folder_given = asked.run_dir is not None or asked.swarm is not None
         settings, run = _without_model(raw) if light else _trainer(raw, tried, folder_given)
-    return NodeStart(settings=settings, run=run, run_dir=run_dir, member=member)
+    return CheckedNode(settings=settings, run=run, run_dir=run_dir, member=member)
 
 
 class _Settings(Protocol):

@@ -141,7 +141,7 @@ def upgrade(
         typer.echo("no service ran, so none was started")
 
 
-def _asked(words: list[str]) -> node_cmd.Asked:
+def _asked(words: list[str]) -> node_cmd.NodeOptions:
     """What these options of `p2ptrain node` say. Raises as the command line does for a wrong one."""
     found: dict[str, Any] = {}
 
@@ -190,7 +190,7 @@ def _check_key(node_dir: Path, passphrase_file: Path | None) -> None:
         raise UsageError(f"the key {key} has a passphrase, and a service can ask nobody", "add --passphrase-file FILE")
 
 
-def _make_member(start: node_cmd.NodeStart, asked: node_cmd.Asked) -> None:
+def _make_member(start: node_cmd.CheckedNode, asked: node_cmd.NodeOptions) -> None:
     """Redeem the invite now: a start after its end would be refused with it."""
     if start.member is None or start.member.invitation is None:
         return

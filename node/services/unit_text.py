@@ -71,7 +71,7 @@ RestartPreventExitStatus=2
 # SIGTERM to the node alone: it ends its trainer itself.
 KillMode=mixed
 TimeoutStopSec={STOP_S}
-# Whoever uses this machine comes first.
+# The user of this machine comes first.
 Nice=10
 CPUWeight=20
 IOWeight=20
