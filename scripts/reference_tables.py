@@ -17,6 +17,7 @@ from node.config.commented_toml import field_texts
 from node.config.schema import Config
 from node.exporters import EXPORTERS
 from node.metrics.declared import METRICS, Metric, NoPanel
+from node.participation import PARTICIPATION
 from node.system import errors
 from p2ptrain import aggregate, compress
 from p2ptrain.aggregate import AGGREGATORS, PRE_AGGREGATORS, Weighted
@@ -159,6 +160,7 @@ def members() -> str:
         "step schedule (`train.inner_steps_schedule`)": STEP_SCHEDULES,
         "task (`task.name`)": TASKS,
         "attack (`attack.name`)": ATTACKS,
+        "participation (`participation.policy`)": PARTICIPATION,
         "exporter (`monitoring.exporters`)": EXPORTERS,
     }
     rows = [

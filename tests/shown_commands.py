@@ -11,6 +11,7 @@ import typer.main
 from node.cli.app import app
 from node.config.schema import known_keys
 from node.config.toml_source import parse_set
+from node.participation import PARTICIPATION
 from node.simulation.scenario_file import load_scenario
 from node.system.errors import UsageError
 
@@ -66,4 +67,7 @@ def known(key: str) -> bool:
     """Whether a setting of this name exists. Every key of a section that passes on options of its member does."""
     section, name, _ = parse_set(f"{key}=0")
     sections = known_keys()
+    policy, _, option = name.partition(".")
+    if section == "participation" and option and policy in PARTICIPATION.names():
+        return option in PARTICIPATION.options(policy)
     return section in sections and ((names := sections[section]) is None or name in names)

@@ -21,6 +21,7 @@ from gossip.transport.memory.network import LinkQuality, MemoryNetwork, MemoryTr
 from node.config.schema import Config, from_raw
 from node.events.crossing_log import CrossingLog
 from node.events.event_types import Event
+from node.participation.device_state import DeviceState
 from node.roles.assembly import NodeContext, make_node, own_trainer
 from node.roles.trainer import live
 from node.swarm import credentials
@@ -84,6 +85,10 @@ def key_of(name: str) -> Identity:
     return Identity(digest_of(name.encode()))
 
 
+async def _at_once(machine: Callable[[], DeviceState]) -> DeviceState:
+    return machine()
+
+
 class _Gone(CheckpointStore):
     """The disk of a process that is no more."""
 
@@ -121,12 +126,13 @@ class Swarm:
         peers: tuple[str, ...] | None = None,
         follows: bool = False,
         trainer_of: Callable[[Path, Config, str], Learner] | None = None,
+        machine: Callable[[], DeviceState] | None = None,
         **sections: dict[str, Any],
     ) -> Member:
         """A node with these settings over DEFAULTS; the same name again is the same node, restarted. `peers`: the
         addresses that its operator gave; None: those of all members that run. `follows`: what may change while a run
         goes on is as the private swarm's manifest says. `trainer_of`: builds what trains, for the node in this
-        folder."""
+        folder. `machine`: what its participation policies read."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         if not (folder / IDENTITY).exists():
@@ -153,6 +159,7 @@ class Swarm:
             epoch_file=folder / "epoch",
             trainer_of=own_trainer if trainer_of is None else partial(trainer_of, folder),
             private=held.private,
+            reads_device=None if machine is None else lambda *_: partial(_at_once, machine),
             recorder=CrossingLog(folder / CROSSINGS, clock=trio.current_time),
         )
         node, checkpoint = make_node(self._config(wait_for, peers, sections), around)

@@ -64,6 +64,13 @@ WORK = Row(
             queries=(Query("p2ptrain_late_steps"),),
         ),
         Panel(
+            title="Share of time paused, by reason",
+            help="By the participation policy that paused training, over five minutes.",
+            queries=(Query("rate(p2ptrain_paused_seconds_total[5m])", legend="{{reason}}"),),
+            unit="percentunit",
+            empty="the node always trains",
+        ),
+        Panel(
             title="Tokens a second",
             help="Over the newest round.",
             queries=(Query("p2ptrain_tokens_per_second"),),

@@ -53,6 +53,7 @@ def node(
     swarm: options.SwarmDir = None,
     passphrase_file: options.PassphraseFile = None,
     export: options.Exports = None,
+    when: options.When = None,
     json: options.Json = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> int:
@@ -124,6 +125,7 @@ def asked_of(**given: Any) -> NodeOptions:
         name=given["name"],
         role=given["role"],
         exports=given["export"] or (),
+        when=given["when"],
     )
     return NodeOptions(
         files=given["config"],

@@ -98,6 +98,14 @@ Invite = Annotated[
 SwarmDir = Annotated[
     Path | None, typer.Option("--swarm", metavar="DIR", help="Run the node in this folder of `p2ptrain swarm create`.")
 ]
+When = Annotated[
+    str | None,
+    typer.Option(
+        "--when",
+        metavar="WORD",
+        help="When this machine trains: always, idle, night or plugged. It is paused otherwise.",
+    ),
+]
 Exports = Annotated[
     list[str] | None,
     typer.Option("--export", metavar="NAME", help="Tell tensorboard, wandb (offline) or otel, too. Can be repeated."),
@@ -123,6 +131,7 @@ def flags(
     name: str | None = None,
     role: str | None = None,
     exports: Sequence[str] = (),
+    when: str | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return the settings that these flags stand for. Paths become absolute: another process may read them."""
     settings: dict[tuple[str, str], Any] = {
@@ -142,6 +151,7 @@ def flags(
         ("node", "name"): name,
         ("node", "role"): role,
         ("monitoring", "exporters"): list(exports) or None,
+        ("participation", "when"): when,
     }
     raw: dict[str, dict[str, Any]] = {}
     for (section, key), value in settings.items():

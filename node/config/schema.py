@@ -8,6 +8,7 @@
     [site]     p2ptrain.training.site.SiteConfig: how torchrun's ranks share out the model
     [attack]   what a Byzantine node does (for experiments; none by default)
     [monitoring]  whom else it tells: exporters
+    [participation]  when this machine trains
 
 `load` merges files in their order, then `--set section.key=value`, and turns every mistake into a UsageError of one
 line. It imports the learning package (and with it torch): commands import this module when they run, not before.
@@ -26,6 +27,7 @@ from gossip.core.errors import LocalError
 from node.config import config_errors
 from node.config.auto_rate import refuse_auto
 from node.config.config_members import check_members
+from node.config.participation_section import ParticipationConfig, gathered
 from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, check_addresses, merged, role_in
 from node.config.toml_source import Raw, inline_table, parse_set
 from node.system.errors import UsageError
@@ -87,6 +89,7 @@ class Config(BaseModel):
     site: SiteConfig = SiteConfig()
     attack: AttackSection = AttackSection()
     monitoring: MonitoringConfig = MonitoringConfig()
+    participation: ParticipationConfig = ParticipationConfig()
 
     def to_toml(self) -> str:
         """Write every setting, defaults included, as a file that `load` reads back to the same configuration."""
@@ -106,6 +109,7 @@ def load(files: Sequence[Path] = (), sets: Sequence[str] = (), flags: Raw | None
 
 def from_raw(raw: Raw) -> Config:
     """Validate sections, keys, values, and the names of members. Raises UsageError."""
+    raw = gathered(raw)
     check_members(raw)
     _check_options(raw)
     refuse_auto(raw)
@@ -118,6 +122,7 @@ def from_raw(raw: Raw) -> Config:
     check_addresses(config.network)
     _check_pace(config)
     _check_drift(config)
+    config.participation.check()
     config.attack.find()
     return config
 

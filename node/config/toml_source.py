@@ -15,10 +15,10 @@ from node.system.errors import UsageError
 Raw: TypeAlias = dict[str, Any]
 """Sections of keys of TOML values, not yet checked."""
 
-DOTTED: Final = ("sync",)
+DOTTED: Final = ("sync", "participation")
 """Sections in which `member.option` is one key: TOML reads `rotated.block = 64` as a table in a table."""
 
-TABLES: Final = (("sync", "residency"),)
+TABLES: Final = (("sync", "residency"), ("participation", "options"))
 """Keys of such a section whose value is a table."""
 
 MAX_FILE_BYTES = 1 << 20
@@ -124,8 +124,15 @@ def with_set(raw: Raw, over: Raw, text: str) -> Raw:
 
 
 def inline_table(values: Mapping[str, object]) -> str:
-    """Return a table of plain values as TOML has it in one line."""
-    return f"{{{', '.join(tomli_w.dumps({key: value}).strip() for key, value in values.items())}}}"
+    """Return a table as TOML has it in one line."""
+    return f"{{{', '.join(_inline(key, value) for key, value in values.items())}}}"
+
+
+def _inline(key: str, value: object) -> str:
+    if isinstance(value, Mapping):
+        name = tomli_w.dumps({key: 0}).partition(" =")[0]
+        return f"{name} = {inline_table(value)}"
+    return tomli_w.dumps({key: value}).strip()
 
 
 def parse_value(text: str) -> Any:

@@ -430,6 +430,30 @@ class Diverged(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Paused(Event):
+    """Training is paused, or paused for another reason than before."""
+
+    name: ClassVar[str] = "paused"
+
+    reason: str
+    """The policy that pauses it."""
+    why: str
+    """In words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpaused(Event):
+    """Training goes on after a pause. (`resumed` is a start from a checkpoint.)"""
+
+    name: ClassVar[str] = "unpaused"
+
+    reason: str
+    """The policy that paused it last."""
+    seconds: float
+    """How long the pause was."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RouterAnswered(Event):
     """Whether the router forwards the port by itself."""
 
@@ -448,7 +472,7 @@ class WarningEvent(Event):
     message: str
     about: str | None = None
     """The topic, where programs may need it: updates_in_time, round_length, checkpoint, micro_batch,
-    trainer, device."""
+    trainer, device, participation."""
     recovered: bool | None = None
     """Whether the problem is over."""
 

@@ -24,6 +24,7 @@ from node.events.event_types import (
     MembersKnown,
     NeighbourLost,
     NeighbourUp,
+    Paused,
     ReachabilityTold,
     RegionChosen,
     RegionsAveraged,
@@ -34,6 +35,7 @@ from node.events.event_types import (
     RouterAnswered,
     Started,
     Throttled,
+    Unpaused,
     WaitingFor,
     WarningEvent,
 )
@@ -197,6 +199,10 @@ def _words(event: Event) -> tuple[str, str]:
             return f"joined at round {event.round} with the model of {donors}", ""
         case WaitingFor(message=message):
             return message, "dim"
+        case Paused():
+            return f"paused by {event.reason}: {event.why}", "yellow"
+        case Unpaused():
+            return f"training goes on after {text.duration(event.seconds)}", ""
         case CheckpointWritten():
             return f"checkpoint of round {event.round} written", "dim"
         case CheckpointSkipped():

@@ -88,7 +88,8 @@ async def beat(folder: Path) -> None:
 
 
 def words(node: NodeProgress, now: float) -> str:
-    """Return how and when a node ended, or since when it is silent; empty where it runs or starts."""
+    """Return how and when a node ended, since when it is silent, or why it is paused; empty where it trains or
+    starts."""
     done = f"round {node.rounds_done} of {node.rounds}" if node.rounds else f"round {node.rounds_done}"
     at = f" {ago(now - node.ended_at)}" if node.ended_at is not None else ""
     why = "; ".join(part for part in (node.error, node.hint) if part)
@@ -97,13 +98,14 @@ def words(node: NodeProgress, now: float) -> str:
         "finished": f"finished{at} after {done}",
         "interrupted": f"interrupted{at} at {done}",
         "failed": f"failed{at} at {done}: {why}",
+        "running": f"paused by {node.paused}" if node.paused else "",
         "silent": f"no news for {text.duration(now - (node.heartbeat or now))}",
     }.get(node.state, "")
 
 
 def lines(nodes: Iterable[tuple[Path | None, NodeProgress]], now: float) -> Iterator[str]:
-    """Yield how each node that does not run ended, and then the commands that resume them. Each node comes with its
-    folder, if that is on this machine."""
+    """Yield how each node that does not train ended, or why it is paused, and then the commands that resume those that
+    ended. Each node comes with its folder, if that is on this machine."""
     nodes = list(nodes)
     told = [(node.name, its) for _, node in nodes if (its := words(node, now))]
     for name, its in told[:MAX_TOLD]:

@@ -20,11 +20,13 @@ from node.events.event_types import (
     LearnerStarted,
     NeighbourLost,
     NeighbourUp,
+    Paused,
     Rejected,
     Resumed,
     RoundClosed,
     RoundTrained,
     Started,
+    Unpaused,
     WarningEvent,
 )
 
@@ -54,6 +56,8 @@ class NodeProgress:
     state: str = "starting"
     """starting, running, finished, interrupted, failed; by its process (events/liveness.py) dead, which ended without
     an event, or silent, which is alive without a heartbeat."""
+    paused: str = ""
+    """Why its training is paused, as `hours: it trains at 22:00-07:00`; empty: it is not."""
     started_at: float | None = None
     updated_at: float | None = None
     heartbeat: float | None = None
@@ -160,6 +164,10 @@ class NodeProgress:
             case Rejected():
                 reason = event.reason or "?"
                 self.rejected_by[reason] = self.rejected_by.get(reason, 0) + 1
+            case Paused():
+                self.paused = f"{event.reason}: {event.why}"
+            case Unpaused():
+                self.paused = ""
             case CheckpointWritten():
                 self.checkpoint, self.checkpoint_round = event.path, event.round
             case Resumed() | Joined():
@@ -167,16 +175,22 @@ class NodeProgress:
             case WarningEvent():
                 self.warnings = [*self.warnings, event.message][-MAX_WARNINGS:]
             case Ended():
+                self.paused = ""
                 self.state = "finished" if isinstance(event, Finished) else "interrupted"
                 self.summary, self.ended_at = event.summary, event.ts
             case Failed():
-                self.state, self.ended_at = "failed", event.ts
+                self.state, self.ended_at, self.paused = "failed", event.ts, ""
                 self.error, self.hint = event.error, event.hint
 
     @property
     def over(self) -> bool:
         """Return whether the node has ended."""
         return self.state in {"finished", "interrupted", "failed", "dead"}
+
+    @property
+    def shown_state(self) -> str:
+        """Return its state for people: `paused` where it runs and its training does not."""
+        return "paused" if self.paused and self.state == "running" else self.state
 
     def as_dict(self) -> dict[str, Any]:
         """Return every field as JSON values."""
@@ -185,7 +199,7 @@ class NodeProgress:
     def _begin(self, event: Started) -> None:
         self.state, self.started_at = "running", event.ts
         self.first_round = self.first_round_at = self.error = self.hint = self.summary = self.ended_at = None
-        self.pid = event.pid
+        self.pid, self.paused = event.pid, ""
         for key in _COUNTS:
             setattr(self, key, 0)
         self.rejected_by, self.sent_bits, self.published_bits = {}, None, None

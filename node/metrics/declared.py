@@ -241,6 +241,19 @@ METRICS: Final[tuple[Metric, ...]] = (
         panel="Swarm overview / Nodes",
     ),
     Metric(
+        name="paused_seconds",
+        kind="counter",
+        labels=("reason",),
+        help="Seconds for which training was paused, by the participation policy that paused it.",
+        page=(
+            "how long training was paused, by the policy that paused it ([how-to](how-to/train-when-it-suits.md)); "
+            "none where the node always trains"
+        ),
+        wrong="rises while nobody uses the machine: the event `paused` says what the policy saw",
+        sources=(Live(lambda now: now.paused),),
+        panel="Node / Share of time paused, by reason",
+    ),
+    Metric(
         name="late_steps",
         kind="gauge",
         help="Steps by which the newest correction came late.",

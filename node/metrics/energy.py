@@ -154,7 +154,7 @@ def _gpu(device: "torch.device", nvml: Any) -> Joules | None:
     for module in _modules(nvml):
         with suppress(module.NVMLError):
             module.nvmlInit()
-            handle = module.nvmlDeviceGetHandleByUUID(_uuid(device))
+            handle = module.nvmlDeviceGetHandleByUUID(nvml_uuid(device))
 
             def read() -> float:
                 try:
@@ -178,7 +178,7 @@ def _modules(nvml: Any) -> Iterator[Any]:
         yield pynvml
 
 
-def _uuid(device: "torch.device") -> str:
+def nvml_uuid(device: "torch.device") -> str:
     """Return the GPU's id in NVML: device numbers differ where CUDA_VISIBLE_DEVICES hides some."""
     import torch
 

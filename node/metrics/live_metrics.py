@@ -48,6 +48,8 @@ class Readings:
     """Bytes a second that the node relays at most; 0: it does not relay."""
     crossed: Mapping[str, int] = field(default_factory=dict)
     """Bytes of regions' models that passed between this node's region and others: `sent`, and `received`."""
+    paused: Mapping[str, float] = field(default_factory=dict)
+    """Seconds for which each participation policy of the node has paused its training."""
     disk_free: int = -1
     """Bytes that this user may still write on the run's disk; below 0: not known."""
 

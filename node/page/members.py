@@ -109,7 +109,7 @@ class NodeLog:
     @property
     def state(self) -> str:
         """Return its state by its events; `dead` where its process is gone without an event of its end."""
-        return self.progress.state if self.progress.over or self.lives else "dead"
+        return self.progress.shown_state if self.progress.over or self.lives else "dead"
 
     def as_dict(self) -> dict[str, Any]:
         """Return what a page shows of it."""

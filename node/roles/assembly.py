@@ -56,6 +56,7 @@ from node.training.estimates import MAX_DEPARTED, HeldEstimates
 from node.training.executors import Executor
 from node.training.former_member import Outside
 from node.training.inner_loop import InnerLoop
+from node.training.machine_readings import ReaderOf, pauses_of
 from node.training.node import Node
 from node.training.pace import Pace
 from node.training.region_turns import RegionTurns
@@ -145,6 +146,8 @@ class NodeContext:
     epoch_file: Path
     meter_of: Callable[[torch.device, ProcessUse], Meter | None] = not_metered
     """Returns the energy meter of training on a device, by processes that take so much."""
+    reads_device: ReaderOf | None = None
+    """Returns what reads the machine for `[participation]`; None: a simulation, whose nodes always train."""
     trainer_of: TrainerOf = own_trainer
     """Builds what trains the task: `own_trainer`, or another in a process of its own."""
     private: PrivateMembership | None = None
@@ -270,8 +273,14 @@ def make_node(
         layout=RegionLayout(own=config.node.region, regions=config.sync.regions, residency=residency_of(config)),
         recorder=around.recorder,
     )
+    use = ProcessUse(lambda: trainer.pid if isinstance(trainer, RemoteTrainer) else None)
+    meter = around.meter_of(trainer.device, use)
+    pauses = None
+    if around.reads_device is not None:
+        pauses = pauses_of(config, around.reads_device, journal, trainer, use, meter)
     state = RunState(
         config=config,
+        held=(lambda: False) if pauses is None else (lambda: pauses.paused),
         pace=Pace(
             config.node.pace,
             config.train.steps_in(0),
@@ -280,7 +289,6 @@ def make_node(
             clock=around.clock,
         ),
     )
-    use = ProcessUse(lambda: trainer.pid if isinstance(trainer, RemoteTrainer) else None)
     counts = UpdateCounts(here=lambda: service.neighbour_ids)
     node = Node(
         state=state,
@@ -299,6 +307,7 @@ def make_node(
             clock=around.clock,
             keep=around.checkpoints.keep_apart,
             tells=bool(config.sync.spec().wants),
+            held=state.held,
         ),
         strategy=strategy,
         averager=AVERAGERS.get(config.sync.spec().averager, strategy=strategy),
@@ -318,8 +327,9 @@ def make_node(
         refusals=refusals,
         outside=None if around.private is None else _outside(config, around.private.admission, journal),
         genesis=run.genesis.hex()[:GENESIS_DIGITS],
-        meter=around.meter_of(trainer.device, use),
+        meter=meter,
         use=use,
+        pauses=pauses,
         snapshots=snapshots,
     )
     return node, _started(node, around.user)

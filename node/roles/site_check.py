@@ -46,6 +46,7 @@ def _check_settings(config: Config) -> None:
     for wrong, what, hint in (
         (node.role != "trainer", f"node.role={node.role}", "an observer is one process"),
         (node.lane != "thread", f"node.lane={node.lane}", "leave it at thread"),
+        (bool(config.participation.names), "pauses: all its ranks would have to pause", "leave out [participation]"),
         (train.drift != "none", f"train.drift={train.drift}", "leave it at none"),
         (train.compile, "train.compile=true", "leave it at false"),
         (

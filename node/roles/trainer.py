@@ -8,6 +8,7 @@ import math
 import os
 import random
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -66,7 +67,7 @@ from node.system.addresses import best_address
 from node.system.child_process import require_support
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.system.process_use import ProcessUse
-from node.system.run_dir import ADDRESSES, CHECKPOINTS, CROSSINGS, EPOCH, SUMMARY
+from node.system.run_dir import ADDRESSES, CHECKPOINTS, CROSSINGS, ENERGY, EPOCH, SUMMARY
 from node.system.signals import until_signal
 from node.training import round_report
 from node.training.checkpoint import Checkpoint, CheckpointStore
@@ -74,6 +75,7 @@ from node.training.divergence import diverged, unusable
 from node.training.executors import EXECUTORS, Executor
 from node.training.inner_loop import Phase
 from node.training.joining import await_more_rounds, enter
+from node.training.machine_readings import machine_reader
 from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
 from node.training.outcome import (
@@ -228,6 +230,7 @@ async def run(
         rng=random.Random(),
         checkpoints=CheckpointStore(node_dir / CHECKPOINTS, keep=config.node.checkpoint_keep),
         epoch_file=node_dir / EPOCH,
+        reads_device=partial(machine_reader, unix_time=time.time, energy_file=node_dir / ENERGY),
         meter_of=partial(_meter_for, watts=config.monitoring.watts_per_core),
         trainer_of=trainer_of,
         private=held.private,
@@ -355,7 +358,7 @@ def _try_task(node: Node) -> None:
     else:
         assert isinstance(trainer, Trainer), "a user's own loop has no task"
         doubts = check_task(node.config, trainer.task, trainer.shard, data_seed=trainer.data_seed)
-    for doubt in (*idle_site_settings(node.config.site), *doubts):
+    for doubt in (*idle_site_settings(node.config.site), *node.config.participation.idle(), *doubts):
         node.journal.emit(WarningEvent(message=doubt))
 
 
@@ -475,6 +478,8 @@ async def _take_part(node: Node, stop: trio.Event, *, resumed: bool, over: bool)
         if observes(node.config):
             await observe(node, resumed=resumed)
         else:
+            if node.pauses is not None:
+                await nursery.start(node.pauses.watch, name="pauses")
             nursery.start_soon(follow, node, name="follow")
             await _train_and_synchronize(node, resumed=resumed)
         await _leave(node)

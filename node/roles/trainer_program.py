@@ -33,7 +33,7 @@ from node.system.child_process import keep_from_children
 from node.system.errors import RunError, translate
 from node.system.tensor_channel import ChannelClosedError, channel_on
 from node.training.remote_learner import Counters, LearnerFacts, LearnerHost
-from node.training.remote_trainer import TrainerStart
+from node.training.remote_trainer import NO_ROOM, TrainerStart
 from p2ptrain import faults
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.training import Trainer
@@ -95,6 +95,13 @@ class _TrainerHost(LearnerHost):
                 return self.taken(it.step(schedule_step, rate_factor=rate_factor))
             case "begin_round", ():
                 return it.begin_round()
+            case "give_back_memory", ():
+                return it.give_back_memory()
+            case "take_memory", ():
+                try:
+                    return it.take_memory()
+                except torch.OutOfMemoryError:
+                    return NO_ROOM
             case "inner_state", ():
                 return it.inner_state()
             case "take_optimizer_state", (parts,):

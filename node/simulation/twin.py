@@ -49,6 +49,8 @@ FORBIDDEN: Final = {
     ("network", "peers"): "addresses are given by the simulation: see known_peers",
     ("network", "peers_file"): "addresses are given by the simulation: see known_peers",
     ("network", "address_book"): "each node has its own",
+    ("participation", "when"): "it reads this machine: use a session",
+    ("participation", "policy"): "it reads this machine: use a session",
     ("node", "estimates_on"): "nodes of a simulation keep their neighbours' models in memory",
 }
 """Settings that mean nothing here, and what to do instead."""

@@ -26,7 +26,7 @@ PLAIN_BARS = "_.-:=+*#"
 NARROW, WIDE, WIDEST = 76, 100, 132
 """Widths of the terminal from which on more columns are shown; below the first, fewer are."""
 
-_STYLES = {"running": "green", "finished": "green", "interrupted": "yellow", "silent": "yellow"}
+_STYLES = {"running": "green", "finished": "green", "interrupted": "yellow", "silent": "yellow", "paused": "yellow"}
 _FRAME_LINES = 6
 """Lines of the headline, the headers of two tables, gaps, and the line about keys."""
 
@@ -153,7 +153,7 @@ def _cells(node: Watched, front: int, trend: int, bars: str) -> dict[str, Render
         "recv": text.size(it.bytes_received),
         "peers": str(it.neighbours),
         "rej": Text(text.amount(it.rejected), style="yellow" if it.rejected else ""),
-        "state": Text(_clean(it.state, 11), style=_STYLES.get(it.state, "red" if it.over else "")),
+        "state": Text(_clean(it.shown_state, 11), style=_STYLES.get(it.shown_state, "red" if it.over else "")),
         "in time": text.share(it.updates_in_time),
         "util": text.share(it.utilization),
         "lag": text.NOTHING if it.loop_lag_s is None else f"{1000 * it.loop_lag_s:.1f} ms",

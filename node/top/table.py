@@ -21,6 +21,7 @@ MAX_NOTES = 5
 _STATE_STYLES = {
     "starting": "dim",
     "running": "",
+    "paused": "yellow",
     "finished": "green",
     "interrupted": "yellow",
     "silent": "yellow",
@@ -152,7 +153,7 @@ def _row(node: NodeProgress, *, lies: bool) -> list[Text]:
     ]
     name = Text(f"{node.name or text.peer(node.peer_id)}{'*' if lies else ''}", style="magenta" if lies else "bold")
     rejected = Text(text.amount(node.rejected), style="yellow" if node.rejected else "")
-    state = Text(node.state, style=_STATE_STYLES.get(node.state, ""))
+    state = Text(node.shown_state, style=_STATE_STYLES.get(node.shown_state, ""))
     few = node.updates_in_time is not None and node.updates_in_time < LOW
     arrived = Text(text.share(node.updates_in_time), style="yellow" if few else "")
     return [name, *(Text(cell) for cell in cells), rejected, arrived, Text(text.share(node.utilization)), state]

@@ -79,10 +79,13 @@ class InnerLoop:
         clock: Callable[[], float] = time.perf_counter,
         keep: Keep | None = None,
         tells: bool = False,
+        held: Callable[[], bool] = lambda: False,
     ) -> None:
         """`keep` returns tensors that training is about to change as they are now; by default copies. `tells`:
-        phases have an `inner_state`, which wants a learner that `TellsInnerState`."""
+        phases have an `inner_state`, which wants a learner that `TellsInnerState`. `held`: whether training is to
+        stand still."""
         self._tells = tells
+        self.held = held
         self.trainer = trainer
         self._keep = _copies if keep is None else keep
         self.compute_seconds = 0.0
@@ -91,6 +94,8 @@ class InnerLoop:
         """Steps of the phase that is being trained."""
         self.late_steps = 0
         """How many steps after its snapshot the last correction was applied."""
+        self.stands = False
+        """Whether the phase stands still between two steps."""
         self.is_over = False
         """Whether the last phase has ended: nobody takes a step any more."""
         self._clock = clock
@@ -118,10 +123,16 @@ class InnerLoop:
         """
         losses, finite, steps, seconds, tokens_before = 0.0, 0, 0, 0.0, self.trainer.tokens
         skipped_before = self.trainer.skipped_steps
+        self.stands = False  # the phase before may have been left where it stood
         self.trainer.begin_round()  # the snapshot before this phase is the one whose correction comes next
         while steps == 0 or not enough(steps):
             self.settle()
             self.phase_steps = steps
+            if self.held():
+                self.stands = True
+                yield  # to `until_standing`
+                self.stands = False
+                continue  # it may be enough now: a round that is over, others that are far ahead
             began = self._clock()
             place = schedule_step(steps) if schedule_step else None
             if self.trainer.steps_elsewhere:
@@ -155,6 +166,19 @@ class InnerLoop:
             inner_state=self._telling().inner_state() if self._tells else None,
             skipped=self.trainer.skipped_steps - skipped_before,
         )
+
+    def until_standing(self, phase: Generator[None, None, Phase | None]) -> Generator[None, None, Phase | None]:
+        """Run a phase to its end, and return what it returns; or to the place where it `stands`, and return None. Call
+        it again to go on from there."""
+        while True:
+            try:
+                next(phase)
+            except StopIteration as end:
+                trained: Phase | None = end.value
+                return trained
+            if self.stands:
+                return None
+            yield
 
     def correct(
         self,

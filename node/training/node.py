@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -31,6 +31,9 @@ from node.training.snapshots import SnapshotCutter
 from node.training.update_counts import UpdateCounts
 from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.training.late_average import LateAverage
+
+if TYPE_CHECKING:
+    from node.training.pausing import Pauses
 
 SMALL_MODEL = 1 << 15
 """Parameters up to which encoding, decoding and aggregating (1.1, 0.3 and 3.4 ms, measured) run on the event loop. A
@@ -79,6 +82,8 @@ class Node:
     """Measures the energy of training; None: it is not measured."""
     use: ProcessUse = field(default_factory=ProcessUse)
     """CPU time and memory of its processes."""
+    pauses: "Pauses | None" = None
+    """When it trains; None: always."""
     snapshots: SnapshotCutter
     """Cuts the node's public model."""
     closing_times: PartTimes = field(default_factory=PartTimes)

@@ -29,6 +29,9 @@ LOG: Final = "trainer.log"
 """What libraries log in the trainer's process, in the node's folder."""
 
 
+NO_ROOM: Final = "no room"
+"""Answer to `take_memory` where the device has none."""
+
 LOOK_WHY: Final = "where memory ran out (dmesg says so), lower train.batch_size"
 
 
@@ -109,6 +112,15 @@ class RemoteTrainer(RemoteLearner):
     def take_optimizer_state(self, parts: Sequence[BufferPart]) -> None:
         """Set parts of the inner optimizer's buffers; what is not named stays. ValueError on another shape."""
         self._ask("take_optimizer_state", list(parts))
+
+    def give_back_memory(self) -> None:
+        """Have the trainer there do without its device's memory."""
+        self._ask("give_back_memory")
+
+    def take_memory(self) -> None:
+        """Have it take the memory again. Raises torch.OutOfMemoryError, with nothing changed, without room."""
+        if self._ask("take_memory") == NO_ROOM:
+            raise torch.OutOfMemoryError("the device of the process that trains has no room for its model")
 
     def optimizer_place(self) -> OptimizerPlace:
         """Return what an optimizer like its own is built of."""

@@ -1,6 +1,7 @@
 """A node's place in its run: what rounds change, and what follows from it. The parts that stay are in `Node`."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -62,6 +63,8 @@ class RunState:
     """Whether a round is being closed, while the next one is trained."""
     _entered: trio.Event = field(default_factory=trio.Event)
     """Set when the next round is entered."""
+    held: Callable[[], bool] = lambda: False
+    """Whether training is to stand still: a phase with any steps ends then, once it may."""
     _gathering: bool = False
     _uncounted: int = 0
 
@@ -107,14 +110,16 @@ class RunState:
         self.swarm_round = self.round if seen is None else seen
 
     def enough(self, steps: int) -> bool:
-        """Return whether a phase may end: its steps are done, or the node lags and has done its least; and the round
-        before it is closed, for one round closes at a time. So a phase lasts at least as long as that round's exchange.
-        Steps before that round's group is complete do not count. So the members of a group end their phases together,
-        even where they began them at different times."""
+        """Return whether a phase may end: its steps are done, training is to pause, or the node lags and has done its
+        least; and the round before it is closed, for one round closes at a time. So a phase lasts at least as long as
+        that round's exchange. Steps before that round's group is complete do not count. So the members of a group end
+        their phases together, even where they began them at different times."""
         if self._gathering:
             self._uncounted = steps
         if self.closing:
             return False
+        if self.held():
+            return True
         lag = self.behind
         share = CATCH_UP_FACTOR**lag if lag >= self.config.node.catch_up_rounds else 1.0
         return steps - self._uncounted >= math.ceil(share * self.pace.steps)

@@ -8,7 +8,7 @@ next one's steps run, and the result is added to the moving parameters. When clo
 that phase only becomes longer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
 
@@ -26,6 +26,7 @@ from node.training.inner_loop import Phase
 from node.training.joining import rejoin
 from node.training.node import Node
 from node.training.outcome import note_lost_device
+from node.training.pausing import stand_still
 from node.training.remote_trainer import TrainerLostError
 from node.training.round_report import record_round
 from node.training.trainer_restart import forget_trainer, go_on_anew
@@ -75,18 +76,28 @@ async def _next_phase(node: Node) -> Phase | None:
     """Train a phase. Where the device is lost, its error is raised once the round before is closed: what was trained in
     that one is on the host, to be sent and saved."""
     try:
-        return await node.executor.drive(
+        return await _driven(
+            node,
             node.inner.phase(
                 enough=node.state.enough,
                 keep_state=node.state.checkpoint_due,
                 schedule_step=node.state.schedule_step,
                 rate_factor=node.state.rate_factor,
-            )
+            ),
         )
     except Exception as error:
         if note_lost_device(node, error):
             await node.state.until_closed()
         raise
+
+
+async def _driven(node: Node, phase: Generator[None, None, Phase | None]) -> Phase | None:
+    """Run a phase to its end, and wait wherever it stands still meanwhile."""
+    while True:
+        trained = await node.executor.drive(phase if node.pauses is None else node.inner.until_standing(phase))
+        if not node.inner.stands:
+            return trained
+        await stand_still(node)
 
 
 async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> None:

@@ -160,6 +160,19 @@ class HoldsSlices(Protocol):
 
 
 @runtime_checkable
+class GivesBackMemory(Protocol):
+    """A learner that does without its device's memory while nobody trains."""
+
+    def give_back_memory(self) -> None:
+        """Move what training alone needs from the device to the host. Until `take_memory` nothing but `state_view` and
+        `state_dict` may be asked of its live model; vectors that are given are measured as before. On a CPU nothing is
+        done."""
+
+    def take_memory(self) -> None:
+        """Move it back. Raises torch.OutOfMemoryError, with nothing changed, where the device has no room."""
+
+
+@runtime_checkable
 class TakesSnapshots(Protocol):
     """A learner whose parameters are copied while it takes its next step: it knows when they are written to."""
 

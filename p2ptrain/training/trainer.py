@@ -37,6 +37,7 @@ from p2ptrain.training.machine import Machine
 from p2ptrain.training.machine import pick_device as pick_device
 from p2ptrain.training.micro_batch import MicroBatch
 from p2ptrain.training.model import bind_parameters, build_model, shell_of
+from p2ptrain.training.parked_tensors import ParkedTensors
 from p2ptrain.training.train_config import TrainConfig, lr_at
 
 DRIFT_PREFIX = "drift."
@@ -93,6 +94,8 @@ class Trainer(Learner):
         self._micro = MicroBatch(task)
         self._loss = CompiledLoss(task, compiles=config.compile)
         self._live = threading.Lock()
+        self._parked: ParkedTensors | None = None
+        """What training needs, while the device's memory is given back."""
         self._told_of_rounds = False
         self._evaluator = Evaluator(task, self.machine, self._shell, examples=config.eval_examples, shard=shard)
 
@@ -306,12 +309,34 @@ class Trainer(Learner):
         correction's (as `drift.<name>`), what the model has beside trained parameters (as `model.<name>`) and counters.
         `parameters` may be replaced by a corrected vector."""
         with self._live:
-            return self._state(lambda tensor: on_host(self.flat.copies, tensor))
+            return self._state(lambda it: it.clone() if it.device.type == "cpu" else on_host(self.flat.copies, it))
 
     def state_view(self) -> dict[str, torch.Tensor]:
         """Return `state_dict` without copies, where it is on the CPU: to be read while nobody trains."""
         with self._live:
             return self._state(lambda it: it if it.device.type == "cpu" else on_host(self.flat.copies, it))
+
+    def give_back_memory(self) -> None:
+        """Move the parameters and the optimizer's state to the host: most of what training holds. Frozen parameters
+        stay, for evaluations read them. On a CPU nothing is done."""
+        if self.device.type != "cpu":
+            self.park()
+
+    def park(self) -> int:
+        """Do so on any device, and return how many bytes it gave back."""
+        with self._live:
+            self.flat.copies.settle()
+            sums = () if self._gradients_d is None else (self._gradients_d,)
+            self._parked = ParkedTensors([*self._buffers().values(), self.flat.grad_d, *sums])
+            self.machine.free()
+            return self._parked.nbytes
+
+    def take_memory(self) -> None:
+        """Move it back. Raises torch.OutOfMemoryError, with nothing changed, where the device has no room."""
+        with self._live:
+            if self._parked is not None:
+                self._parked.bring_back()
+                self._parked = None
 
     def layout(self) -> StateLayout | None:
         """Names, shapes and types of the model's own `state_dict`; None where they are not enough (`layout_of`)."""
@@ -336,7 +361,10 @@ class Trainer(Learner):
 
     def _state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
         counters = torch.tensor([self.global_step, self.tokens, self.skipped_steps], dtype=torch.int64, device="cpu")
-        state = {name: take(tensor) for name, tensor in self._buffers().items()}
+        buffers = self._buffers()
+        if self._parked is not None:
+            buffers = {name: self._parked.on_host(tensor) for name, tensor in buffers.items()}
+        state = {name: take(tensor) for name, tensor in buffers.items()}
         untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model).items()}
         return {**state, **untrained, "counters": counters}
 

@@ -39,20 +39,20 @@ const ordered = (peers) =>
 
 // ---- words
 
-const STATES = { running: "good", finished: "good", interrupted: "warn", failed: "bad", dead: "bad" };
+const STATES = { running: "good", paused: "warn", finished: "good", interrupted: "warn", failed: "bad", dead: "bad" };
 const isOver = () => ["finished", "interrupted", "failed", "dead"].includes(told.state.state);
 
 function showState() {
   const s = told.state;
-  const state = lost && !isOver() ? "no connection" : s.state || "connecting";
+  const state = lost && !isOver() ? "no connection" : (s.state === "running" && s.paused ? "paused" : s.state) || "connecting";
   show("name", s.name || "p2ptrain node");
   show("state", state);
-  at("state").className = `pill ${lost ? "" : STATES[s.state] || ""}`;
+  at("state").className = `pill ${lost ? "" : STATES[state] || ""}`;
   document.title = `${lost ? "no connection: " : ""}${s.name || "node"} ${s.rounds ? `${s.rounds_done}/${s.rounds}` : s.state || ""}`;
   if (!("state" in s)) return;
   const parts = [s.role === "bootstrap" ? "bootstrap node: trains nothing" : "", s.peer_id && short(s.peer_id),
     s.parameters ? `${s.parameters.toLocaleString("en")} parameters on ${s.device}` : "",
-    s.compressor && `${s.compressor}, ${s.aggregator}`];
+    s.compressor && `${s.compressor}, ${s.aggregator}`, s.paused && `paused by ${s.paused}`];
   show("about", parts.filter(Boolean).join(" · "));
   show("round", s.rounds ? `${s.rounds_done}/${s.rounds}` : String(s.rounds_done ?? NOTHING));
   at("bar").max = s.rounds || 1;
