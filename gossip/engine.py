@@ -224,10 +224,10 @@ class Engine:
         except RemoteError as error:
             self.offence(forwarder, error, now)
             return False
-        self._seen.add(name, link.peer, now)
         if self.bridges.is_from_elsewhere(link.peer, forwarder):
             self.bridges.says_round(link.peer, link.body.round)
             return False  # nobody here follows it
+        self._seen.add(name, link.peer, now)
         return self._validator.listens(forwarder, link.peer, now) and self._on_broadcast_link(forwarder, link, now)
 
     def _on_broadcast_link(self, forwarder: PeerId, link: UpdateHeader, now: float) -> bool:

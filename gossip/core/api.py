@@ -157,7 +157,8 @@ class RegionalView:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionClaim:
-    """Where another region stands. `round`: after which its members that are connected have published, as they say;
+    """Where another region stands. `round`: after which its members that are connected have published, as they say, -1
+    where they have published nothing;
     `announced`: after which enough of its members have announced its model, whether that is here or not."""
 
     round: int

@@ -200,9 +200,10 @@ class RegionalExchange:
         )
 
     def claims(self) -> dict[str, RegionClaim]:
-        """Return where each region stands whose models come to us, as far as its connected members say."""
+        """Return where each region stands whose models come to us and of which members are connected, as they say."""
         said, announced = self._bridges.said_rounds, self._models.announced_round
-        return {region: RegionClaim(round=round, announced=announced(region)) for region, round in said.items()}
+        there = self._bridges.by_region().keys() & self._bridges.heard_regions
+        return {region: RegionClaim(round=said.get(region, -1), announced=announced(region)) for region in there}
 
     def bridges_to(self, peer: PeerId) -> bool:
         """Return whether a peer is a connected member of another region."""

@@ -11,9 +11,10 @@ where that is allowed, else the empty value of its type. Emitters give lists and
 
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Final, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+from node.system import text
 from node.system.light_roles import WITHOUT_MODEL
 
 Record: TypeAlias = dict[str, Any]
@@ -136,13 +137,23 @@ class WaitingFor(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Joined(Event):
-    """The node took the model of so many neighbours, and their round."""
+    """The node took the model of so many neighbours, and their round; or of members of other `regions`, of none where
+    these had published none yet."""
 
     name: ClassVar[str] = "joined"
 
     round: int
     donors: int
     peers: list[str]
+    regions: list[str] = field(default_factory=list)
+
+    @property
+    def whose_model(self) -> str:
+        """Return in words whose model it is."""
+        if not self.regions:
+            return f"the model of {text.plural(self.donors, 'neighbour')}"
+        others = f"{'regions' if len(self.regions) > 1 else 'region'} {', '.join(self.regions)}"
+        return f"the model of {others}" if self.donors else f"the initial model, as {others} by then"
 
 
 @dataclass(frozen=True, kw_only=True)

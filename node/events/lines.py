@@ -195,8 +195,7 @@ def _words(event: Event) -> tuple[str, str]:
         case RegionChosen():
             return _of_region(event), "cyan"
         case Joined():
-            donors = text.plural(event.donors, "neighbour")
-            return f"joined at round {event.round} with the model of {donors}", ""
+            return f"joined at round {event.round} with {event.whose_model}", ""
         case WaitingFor(message=message):
             return message, "dim"
         case Paused():

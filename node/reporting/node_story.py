@@ -216,7 +216,7 @@ def told(event: Event) -> tuple[str, str]:
         case Started():
             return "join", "started"
         case Joined():
-            return "join", f"joined at round {event.round}, with the model of {text.plural(event.donors, 'neighbour')}"
+            return "join", f"joined at round {event.round}, with {event.whose_model}"
         case Resumed():
             return "join", f"resumed at round {event.round}"
         case Ended():

@@ -106,12 +106,12 @@ def _escaped(char: str) -> str:
     return f"\\x{ord(char):02x}" if ord(char) < 0x20 or ord(char) == 0x7F else char
 
 
-def _path(path: str) -> str:
+def _path(folder: str) -> str:
     """A path that stands alone after `=`: systemd reads no quotes there."""
     if (
-        path != path.strip()
-        or path.endswith("\\")
-        or any(ord(char) < 0x20 or "\ud800" <= char <= "\udfff" for char in path)
+        folder != folder.strip()
+        or folder.endswith("\\")
+        or any(ord(char) < 0x20 or "\ud800" <= char <= "\udfff" for char in folder)
     ):
-        raise UsageError(f"the folder {path!r} cannot stand in a unit file", "run this in a folder with a plain name")
-    return path.replace("%", "%%")
+        raise UsageError(f"the folder {folder!r} cannot stand in a unit file", "run this in a folder with a plain name")
+    return folder.replace("%", "%%")

@@ -25,7 +25,7 @@ from node.system import free_memory
 from node.system.errors import RunError
 from node.training.executors import SideWork
 from node.training.node import Node
-from node.training.region_joining import join_regions, regions_further
+from node.training.region_joining import Beginning, bear_out, join_regions
 
 JOIN_PATIENCE_S = 60.0
 """How long a joiner waits for its neighbours' snapshots. A 100 MB model over a 20 Mbit/s link takes 40 s."""
@@ -64,10 +64,14 @@ Vote = Callable[[Node], int | None]
 async def enter(node: Node, *, resumed: bool) -> None:
     """Find the neighbours, then begin or resume. Raises RunError when peers were named and none of them answers."""
     await find_neighbours(node, resumed=resumed)
-    vote = await _locate(node, resumed=resumed)
-    if vote is not None and await rejoin(node, vote, entering=True):
-        return
-    if resumed or not await join_regions(node):
+    begins = Beginning.NEIGHBOURS
+    for again in (False, True):
+        if begins is Beginning.NEIGHBOURS:
+            vote = await _locate(node, resumed=resumed)
+            if vote is not None and await rejoin(node, vote, entering=True):
+                return
+            begins = Beginning.ALONE if resumed else await join_regions(node, neighbours_first=not again)
+    if begins is not Beginning.OTHERS:
         snapshot = await node.executor.offload(node.snapshots.cut) if resumed else None
         await node.service.begin_epoch(epoch=node.next_epoch(), round=node.state.round, snapshot=snapshot)
 
@@ -96,7 +100,7 @@ async def _locate(node: Node, *, resumed: bool) -> Vote | None:
                 if node.state.private
                 else "give the --rounds that the others run with; there is nothing left to join otherwise",
             )
-        others = not resumed and bool(regions_further(node))  # they are more than any few neighbours' word
+        others = not resumed and waited_s >= ALONE_S and bear_out(node, ahead)
         if not ahead or others or waited_s >= WAITED_OUT_S:
             if ahead and not others:
                 few = f"{_few_say(node, ahead)}: {_TOO_FEW.format(f=node.config.sync.f)}"

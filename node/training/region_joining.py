@@ -10,7 +10,9 @@ period of the newest model, so that a lie about it moves a start by no more. Wha
 than any other claim. A region that begins by itself nevertheless is averaged with the others as ever, only later.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import Enum, auto
 from statistics import median_low
 
 import trio
@@ -21,8 +23,11 @@ from node.training.node import Node
 from node.training.region_turns import RegionTurns
 
 BRIDGES_S = 5.0
-"""How long a node that has met somebody waits for a member of another region, since one that begins by itself is behind
-those that do not. Hellos bring addresses within the first second, and a dial takes no longer than a few handshakes."""
+"""How long a node that has met somebody waits for a member of each region beside its own, since one that begins by
+itself is behind those that do not. Hellos bring addresses within the first second, a dial takes a few handshakes."""
+
+NEIGHBOURS_S = 1.0
+"""How long it then waits for neighbours who have begun: they go before other regions. The same hellos bring them."""
 
 UNCONFIRMED_S = 20.0
 """How long it waits for the announcements of a model that must be there by the round that members of a region say."""
@@ -33,13 +38,31 @@ MODELS_S = 60.0
 LOOK_AGAIN_S = 0.1
 """Seconds between two looks at what has come."""
 
+NOTHING_YET = -1
+"""The round of a region whose connected members have published nothing."""
 
-async def join_regions(node: Node) -> bool:
-    """Begin with the model and in the round of the regions that are further. Return False, with nothing changed, where
-    there is none, too few of them are heard, or our own region has begun by itself."""
+
+class Beginning(Enum):
+    """Where a node begins that has no neighbours to join."""
+
+    OTHERS = auto()
+    """With the other regions: it has begun."""
+    NEIGHBOURS = auto()
+    """With neighbours who have begun, as it turned out: nothing is changed."""
+    ALONE = auto()
+    """By itself: nothing is changed."""
+
+
+async def join_regions(node: Node, *, neighbours_first: bool) -> Beginning:
+    """Begin with the model and in the round of the regions that are further; alone where there is none, too few of them
+    are heard, or most neighbours have begun by themselves. `neighbours_first`: not where one has begun before."""
     if node.regions is None or not node.service.regions_beside:
-        return False
+        return Beginning.ALONE
     await _meet(node)
+    if neighbours_first and regions_further(node):
+        await trio.sleep(NEIGHBOURS_S)
+        if _speakers(node):
+            return Beginning.NEIGHBOURS
     fewest, told = node.regions.averaging.fewest_to_open(len(node.service.regions_beside)), False
     began = trio.current_time()
     while (claims := regions_further(node)) and not _has_begun(node):
@@ -47,29 +70,73 @@ async def join_regions(node: Node) -> bool:
             return _alone(node, f"{_where(claims)}: too few regions to be believed")
         views = {region: view for region, view in node.service.regional_views().items() if region in claims}
         waited_s = trio.current_time() - began
-        if not any(_awaits(node, claim, views.get(region), waited_s) for region, claim in claims.items()):
-            return await _begin(node, claims, views, fewest)
+        awaited = any(_awaits(node, claim, views.get(region), waited_s) for region, claim in claims.items())
+        if not awaited and await _begin(node, claims, views, fewest):
+            return Beginning.OTHERS
+        if not awaited and (waited_s >= MODELS_S or not views):
+            return _alone(node, f"{_where(claims)}, and too few of their models came")
         if not told:
             told = True
             node.journal.emit(WaitingFor(message=f"{_where(claims)}: waiting for their models"))
         await trio.sleep(LOOK_AGAIN_S)
-    return False
+    if ended := _ended(node):
+        return _alone(node, f"{', '.join(f'region {region}' for region in ended)} is at the end of its rounds")
+    return Beginning.ALONE
 
 
 def regions_further(node: Node) -> dict[str, RegionClaim]:
-    """Return the regions that are further, and not at their end. One round is enough: a few that lie between regions
-    cost a turn's models, which come too late for the turn of the one and too early for that of the other."""
-    claims, rounds = node.service.region_claims().items(), node.config.train.rounds
-    return {region: claim for region, claim in claims if node.state.round < claim.round < rounds - 1}
+    """Return the regions that are further, and not at their end, with their rounds as far as they are believed. One
+    round is enough: a few that lie between regions cost a turn's models, which come too late for the turn of the one
+    and too early for that of the other."""
+    ended = _ended(node)
+    return {
+        region: claim
+        for region, claim in _believed(node).items()
+        if node.state.round < claim.round and region not in ended
+    }
+
+
+def bear_out(node: Node, rounds: Iterable[int]) -> bool:
+    """Return whether neighbours who say these rounds are where another region is: a few may have joined it."""
+    if node.regions is None:
+        return False
+    every, there = node.regions.averaging.every, [claim.round for claim in regions_further(node).values()]
+    return any(abs(round_ - each) <= every for round_ in rounds for each in there)
+
+
+def _believed(node: Node) -> dict[str, RegionClaim]:
+    """The claims, each bounded by the newest model that was announced: of one a period later the next would be here."""
+    if node.regions is None:
+        return {}
+    every = node.regions.averaging.every
+    return {
+        region: replace(claim, round=max(claim.announced or 0, min(claim.round, (claim.announced or 0) + every)))
+        for region, claim in node.service.region_claims().items()
+        if claim.round > NOTHING_YET
+    }
+
+
+def _ended(node: Node) -> list[str]:
+    return [region for region, claim in _believed(node).items() if claim.round >= node.state.rounds_at(claim.round) - 1]
 
 
 async def _meet(node: Node) -> None:
-    """Wait until a member of another region is connected, if there is anybody at all."""
+    """Wait until a member of each region beside ours is connected, or enough say that their regions are further, if
+    there is anybody at all."""
     ends_at = trio.current_time() + BRIDGES_S
-    while not node.service.bridge_ids and trio.current_time() < ends_at:
-        if not node.config.network.peers and not node.service.neighbours():
+    fewest = _turns(node).averaging.fewest_to_open(len(node.service.regions_beside))
+    while trio.current_time() < ends_at and len(regions_further(node)) < fewest:
+        if not node.config.network.peers and not node.service.neighbours() and not node.service.bridge_ids:
+            return
+        if node.service.region_claims().keys() >= node.service.regions_beside:
             return
         await trio.sleep(LOOK_AGAIN_S)
+
+
+def _speakers(node: Node) -> bool:
+    """Whether a neighbour is further than we may be behind it."""
+    most = node.state.round + node.config.network.max_staleness
+    return any(it.gives and it.round > most for it in node.service.neighbours().values())
 
 
 def _has_begun(node: Node) -> bool:
@@ -91,22 +158,23 @@ def _has_model(node: Node, claim: RegionClaim) -> bool:
 
 
 async def _begin(node: Node, claims: Mapping[str, RegionClaim], views: Mapping[str, RegionalView], fewest: int) -> bool:
-    """Begin at the mean of the models; where none can be there yet, at the initial one in the others' round."""
+    """Begin at the mean of the models; where none can be there yet, at the initial one in the others' round. Return
+    False, with nothing changed, where too few are here or can be read."""
     if len(views) < fewest and (views or any(_has_model(node, claim) for claim in claims.values())):
-        return _alone(node, f"{_where(claims)}, and too few of their models came")
+        return False
     every = _turns(node).averaging.every
     at = median_low(_within_a_period(claims[region], views.get(region), every) for region in views or claims)
     entered = min(at + 1, node.state.rounds_at(at + 1) - 1)
     async with node.strategy_lock:
         theta_d = await _turns(node).begin_at(node, list(views.values()))
         if theta_d is None:
-            return _alone(node, f"{_where(claims)}, and too few of their models could be read")
+            return False
         snapshot = await node.executor.offload(node.snapshots.cut) if views else None
         await node.service.begin_epoch(epoch=node.next_epoch(), round=at, snapshot=snapshot)
     node.inner.replace(theta_d, at_step=node.config.train.first_step(entered))
     node.state.enter_round(entered)
     donors: list[str] = sorted({model.peer for view in views.values() for model in view.models})
-    node.journal.emit(Joined(round=entered, donors=len(donors), peers=donors))
+    node.journal.emit(Joined(round=entered, donors=len(donors), peers=donors, regions=sorted(views or claims)))
     return True
 
 
@@ -116,10 +184,10 @@ def _within_a_period(claim: RegionClaim, view: RegionalView | None, every: int) 
     return max(newest, min(claim.round, newest + every))
 
 
-def _alone(node: Node, because: str) -> bool:
+def _alone(node: Node, because: str) -> Beginning:
     message = f"{because}: training begins with the initial model, in the first round"
     node.journal.emit(WarningEvent(message=message))
-    return False
+    return Beginning.ALONE
 
 
 def _where(claims: Mapping[str, RegionClaim]) -> str:

@@ -108,7 +108,10 @@ class Boaster:
         await self._service.publish(round=round + self._later, **update)
 
 
-async def test_members_that_say_that_they_are_far_ahead_move_a_start_by_a_period_at_most(tmp_path, autojump_clock):
+@pytest.mark.parametrize("later", [30, 1000])
+async def test_members_that_say_that_they_are_far_ahead_move_a_start_by_a_period_at_most(
+    tmp_path, autojump_clock, later
+):
     async with swarm(tmp_path) as it:
         honest = await begin(it, "east", ("east", "west"), each=5, absent=2, f=2)
         for number in (3, 4):
@@ -117,7 +120,7 @@ async def test_members_that_say_that_they_are_far_ahead_move_a_start_by_a_period
                 train={"rounds": ROUNDS, "eval_every": ROUNDS},
                 node={"region": "east", "shard_count": 10, "shard_index": number},
                 sync={"regions": ["east", "west"], "f": 2},
-                change=lambda node: put_part(node, "service", Boaster(node.service, 30)),
+                change=lambda node: put_part(node, "service", Boaster(node.service, later)),
             )
         await until_round(honest, 12)
         west = await begin(it, "west", ("east", "west"), f=2)
@@ -171,3 +174,85 @@ async def test_a_node_that_goes_on_keeps_its_own_model(tmp_path, autojump_clock)
         assert again.resumed
         await it.finished()
     assert not again.told("joined")
+
+
+async def one(it: Swarm, region: str, regions: Sequence[str], number: int, **how: object) -> Member:
+    """One more node of a region."""
+    return await it.start(
+        f"{region}-{number}",
+        train={"rounds": ROUNDS, "eval_every": ROUNDS},
+        node={"region": region, "shard_count": 16, "shard_index": number},
+        sync={"regions": list(regions)},
+        **how,
+    )
+
+
+@pytest.mark.parametrize("newcomers", [1, 5])
+async def test_late_members_join_their_own_region_where_others_are_further(tmp_path, autojump_clock, newcomers):
+    labels = ("east", "west")
+    async with swarm(tmp_path) as it:
+        east = await begin(it, "east", labels)
+        own = [await one(it, "west", labels, number, wait_for=EACH - 1, step_seconds=0.1) for number in range(EACH)]
+        await until_round(east, 24)
+        assert max(member.node.state.round for member in own) < 16
+        late = [await one(it, "west", labels, EACH + at, step_seconds=0.1) for at in range(newcomers)]
+        await until_round(late, 1)
+        there = [member.node.state.round for member in own]
+        for member in late:
+            (joined,) = member.told("joined")
+            assert set(joined["peers"]) <= {other.node.peer_id for other in own}
+            assert joined["regions"] == []
+            assert abs(member.node.state.round - max(there)) <= 4
+
+
+async def test_a_bridge_that_has_not_begun_does_not_hide_a_region_that_has(tmp_path, autojump_clock):
+    labels = ("east", "north", "west")
+    async with swarm(tmp_path) as it:
+        east = await begin(it, "east", labels)
+        await until_round(east, 20)
+        north = await one(it, "north", labels, 0, wait_for=3)
+        await trio.sleep(1.0)
+        west = await one(it, "west", labels, 1, peers=(north.transport.addresses[0],))
+        await until_round([west], 1)
+        (joined,) = west.told("joined")
+        assert joined["regions"] == ["east"]
+
+
+class Garbler:
+    """A service whose regional models nobody can read."""
+
+    def __init__(self, service: GossipService) -> None:
+        self._service = service
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._service, name)
+
+    async def publish_regional(self, *, round: int, codec: str, payload: bytes, averaged: int) -> None:
+        await self._service.publish_regional(round=round, codec="nonsense", payload=payload, averaged=averaged)
+
+
+async def test_a_model_that_cannot_be_read_does_not_have_a_region_begin_alone(tmp_path, autojump_clock):
+    labels = ("east", "west")
+    async with swarm(tmp_path) as it:
+        east = await begin(it, "east", labels, absent=1)
+        await one(
+            it, "east", labels, 3, change=lambda node: put_part(node, "service", Garbler(node.service)), wait_for=3
+        )
+        await until_round(east, 20)
+        west = await begin(it, "west", labels)
+        await until_round(west, 1)
+        assert all(member.told("joined") and not member.told("warning") for member in west)
+
+
+async def test_a_region_that_comes_to_others_beyond_its_rounds_is_told_and_begins_alone(tmp_path, autojump_clock):
+    labels = ("east", "west")
+    async with swarm(tmp_path) as it:
+        east = await begin(it, "east", labels)
+        await until_round(east, 20)
+        west = await it.start(
+            "west", train={"rounds": 10, "eval_every": 10}, node={"region": "west"}, sync={"regions": list(labels)}
+        )
+        await it.finished("west")
+        assert not west.told("joined")
+        assert any("is at the end of its rounds" in told["message"] for told in west.told("warning"))
+        assert len(west.told("round")) == 10
