@@ -11,7 +11,7 @@ where that is allowed, else the empty value of its type. Emitters give lists and
 
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from node.system import text
@@ -145,7 +145,7 @@ class Joined(Event):
     round: int
     donors: int
     peers: list[str]
-    regions: list[str] = field(default_factory=list)
+    regions: list[str] | None = None
 
     @property
     def whose_model(self) -> str:
