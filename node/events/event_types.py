@@ -152,7 +152,7 @@ class Joined(Event):
         """Return in words whose model it is."""
         if not self.regions:
             return f"the model of {text.plural(self.donors, 'neighbour')}"
-        others = f"{'regions' if len(self.regions) > 1 else 'region'} {', '.join(self.regions)}"
+        others = f"{'regions' if len(self.regions) > 1 else 'region'} {', '.join(map(str, self.regions))}"
         return f"the model of {others}" if self.donors else f"the initial model, as {others} by then"
 
 
