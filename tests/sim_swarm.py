@@ -5,13 +5,14 @@ Only the network (in memory) and the executor (inline, each step taking a given 
 """
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import trio
 
 from gossip.core.backoff import peer_in
@@ -220,3 +221,13 @@ async def swarm(
     async with trio.open_nursery() as nursery:
         yield Swarm(folder, nursery, seed=seed, link=link, keep_errors=keep_errors)
         nursery.cancel_scope.cancel()
+
+
+def mean_model(members: Sequence[Member]) -> torch.Tensor:
+    """The mean of members' anchors (d,)."""
+    return torch.stack([member.node.strategy.anchor_d for member in members]).mean(0)
+
+
+def mean_loss(members: Sequence[Member]) -> float:
+    """The mean of members' last held-out losses."""
+    return sum(member.eval_loss for member in members) / len(members)

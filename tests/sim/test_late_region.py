@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-import torch
 import trio
-from sim_swarm import Member, Swarm, put_part, swarm
+from sim_swarm import Member, Swarm, mean_loss, mean_model, put_part, swarm
 
 from gossip.service import GossipService
 
@@ -47,14 +46,6 @@ async def until_round(members: Sequence[Member], round_: int) -> None:
         await trio.sleep(0.05)
 
 
-def model_of(members: Sequence[Member]) -> torch.Tensor:
-    return torch.stack([member.node.strategy.anchor_d for member in members]).mean(0)
-
-
-def loss_of(members: Sequence[Member]) -> float:
-    return sum(member.eval_loss for member in members) / len(members)
-
-
 async def test_a_region_that_begins_late_joins_the_others_where_they_are(tmp_path, autojump_clock):
     async with swarm(tmp_path) as it:
         east = await begin(it, "east", ("east", "west"))
@@ -73,7 +64,7 @@ async def test_a_region_that_begins_late_joins_the_others_where_they_are(tmp_pat
         assert len(moves) >= (ROUNDS - joined["round"]) // 8
     rounds = [[event["round"] for event in member.told("round")] for member in west]
     assert all(later == earlier + 1 for each in rounds for earlier, later in pairwise(each))
-    assert (model_of(east) - model_of(west)).norm() < 0.02 * model_of(east).norm()
+    assert (mean_model(east) - mean_model(west)).norm() < 0.02 * mean_model(east).norm()
     assert {member.told("round")[-1]["round"] for member in (*east, *west)} == {ROUNDS}
 
 
@@ -145,7 +136,7 @@ async def test_a_region_that_begins_beside_a_region_of_liars_is_as_good_as_witho
             west = await begin(it, "west", labels)
             await it.finished(*(member.name for member in west))
             assert all(member.told("joined") and not member.told("banned") for member in west)
-            losses[lies] = loss_of(west)
+            losses[lies] = mean_loss(west)
     assert losses[attack] < 1.03 * losses["none"]
 
 

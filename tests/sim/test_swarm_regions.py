@@ -5,8 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-import torch
-from sim_swarm import Member, Swarm, put_part, swarm
+from sim_swarm import Member, Swarm, mean_loss, mean_model, put_part, swarm
 
 from gossip.service import GossipService
 from node.training.node import Node
@@ -64,14 +63,6 @@ def beside(folder: Path) -> Path:
     other = folder / "beside"
     other.mkdir()
     return other
-
-
-def mean_model(members: list[Member]) -> torch.Tensor:
-    return torch.stack([member.node.strategy.anchor_d for member in members]).mean(0)
-
-
-def mean_loss(members: list[Member]) -> float:
-    return sum(member.eval_loss for member in members) / len(members)
 
 
 async def test_two_regions_learn_as_one_swarm(tmp_path, autojump_clock):
