@@ -10,6 +10,7 @@ from typing import Any
 import libp2p.stream_muxer.yamux.yamux as yamux_module
 import pytest
 import trio
+import trio.testing
 from google.protobuf.message import DecodeError
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.io.exceptions import IOException
@@ -361,6 +362,34 @@ async def test_trap_21_ours_keeps_nothing_of_streams_that_have_ended() -> None:
             await until(lambda held=muxed.streams: len(held) < STREAMS / 5)
             assert muxed.stream_events.keys() <= muxed.streams.keys()
             assert muxed.stream_buffers.keys() <= muxed.streams.keys()
+
+
+async def test_trap_22_a_stock_reader_sleeps_on_when_its_own_end_resets_the_stream() -> None:
+    victim = Node()
+    async with running(victim), attacking(victim.address) as attacker, trio.open_nursery() as nursery:
+        stream = await attacker.stream(HOLD)
+        nursery.start_soon(until_its_end, stream)
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.reset()
+        await trio.sleep(1)
+        assert nursery.child_tasks, "the reader was woken"
+        nursery.cancel_scope.cancel()
+
+
+async def test_trap_22_our_reader_is_woken_when_its_own_end_resets_the_stream() -> None:
+    a, b = Node(), Node()
+    async with running(a, b), trio.open_nursery() as nursery:
+        await a.transport.dial(b.address)
+        stream = await a.transport.open_stream(b.peer_id, HOLD)
+
+        async def read() -> None:
+            with pytest.raises(TransportError):
+                await stream.receive_some(1)
+
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.reset()
+        await until(lambda: not nursery.child_tasks)
 
 
 async def test_a_peer_that_overruns_its_window_is_cut_off() -> None:

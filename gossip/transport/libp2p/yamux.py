@@ -11,6 +11,8 @@ libp2p 0.8.1 that it replaces:
 - frames are judged by their headers (`libp2p_frames`), and others get a turn while they are read;
 - nothing is kept of a stream that has ended: a reader of stock code that is woken by the end puts an event back for it,
   for ever (trap 21, yamux.py:557 and 1148): 0.4 kB a stream, which is 0.8 kB a round of three nodes;
+- who reads a stream that this very end resets is woken: stock code forgets what it waits for, so that a circuit
+  whose far end fell silent stayed connected for ever (trap 22, yamux.py:974);
 - records go between here and the socket with fewer copies (`libp2p_records`, yamux.py:1177).
 
 `MuxerMultistream` hard-codes the class for `/yamux/1.0.0` (trap 19), so the muxer selection is subclassed as well.
@@ -87,6 +89,13 @@ class _Events(dict[int, trio.Event]):
     def __setitem__(self, stream_id: int, event: trio.Event) -> None:
         if stream_id in self._streams:
             super().__setitem__(stream_id, event)
+
+    def pop(self, stream_id: int, default: Any = None) -> Any:
+        """Forget what is waited for, and wake who waits: nothing else would, once the stream is forgotten."""
+        event = super().pop(stream_id, default)
+        if event is not None:
+            event.set()
+        return event
 
 
 class SteadyYamux(Yamux):  # type: ignore[misc]
