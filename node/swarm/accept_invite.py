@@ -129,11 +129,12 @@ def membership(
     certificate = files.load_certificate() if files.joined else None
     chain = files.load_manifests() if files.joined else None
     if invitation is not None:
-        check_usable(invitation, time.time())
         if chain is not None and chain.swarm != invitation.invite.swarm:
             name = chain.newest.terms.name
             raise UsageError(f"{node_dir} is a member of another swarm ({name})", "give another --run-dir or --name")
         taken = certificate is not None and certificate.grant.id == invitation.invite.id
+        if not taken:  # a service, or a command of the shell's history, is started with its line for years
+            check_usable(invitation, time.time())
         if isinstance(invitation, InviteBundle):
             chain = _together(chain, invitation.chain)
         elif not taken:

@@ -1,5 +1,6 @@
 """A node with a short invite: when it asks, when it has no need to, and what it says of it."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,21 @@ def test_a_folder_that_has_joined_asks_nothing_again(tmp_path: Path) -> None:
     join(node_dir, line_of(made.folder, full=False), asked)
     assert asked.times == 1, "another invite, to a manifest that is known"
     assert membership_of(node_dir).load_certificate() != kept
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_line_that_was_redeemed_may_have_ended_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    made = founded(tmp_path / "lab")
+    asked, node_dir = Asked(made.folder), tmp_path / "a" / "node"
+    line, other = (line_of(made.folder, full=full, expires=now() + 60) for _ in range(2))
+    join(node_dir, line, asked)
+    later = time.time() + 10_000
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert join(node_dir, line, asked).invitation is None
+    with pytest.raises(UsageError, match="the invite has ended"):
+        membership(node_dir, {}, read_invite(other), asked)
 
 
 def test_an_invite_to_a_newer_manifest_than_the_folder_s_asks_for_it(tmp_path: Path) -> None:
