@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from node.bench import plot
 from node.simulation.control_ledger import ControlLedger
-from node.simulation.growth import scenario_text, steady_costs
+from node.simulation.growth import SETTLED_S, scenario_text, steady_costs
 from node.simulation.large.large import play_large
 from node.simulation.scenario_file import load_scenario
 from node.simulation.twin import play
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROUNDS, END_S = 14, 26.0
+ROUNDS = 14
 LARGE_ROUNDS = 2
 ANNOUNCED_ROUNDS = 32
 ROUND_S = 2.0
@@ -40,6 +40,8 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="*", default=[8, 16, 32, 64])
     parser.add_argument("--large", type=int, nargs="*", default=[100, 1000, 10000])
     parser.add_argument("--regions", type=int, default=1, help="of the real nodes; 1: a flat swarm")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of the real nodes, of {ROUND_S:g} s each")
+    parser.add_argument("--begin-s", type=float, default=SETTLED_S, help="virtual second from which they are measured")
     parser.add_argument("--rows", type=Path, help="lines of an earlier run")
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
@@ -48,22 +50,29 @@ def main() -> None:
         rows = [json.loads(line) for line in given.rows.read_text(encoding="utf-8").splitlines()]
     else:
         rows = []
-        for row in measured(given.nodes, given.large, given.regions):
+        for row in measured(given.nodes, given.large, given.regions, given.rounds, given.begin_s):
             rows.append(row)
             print(json.dumps(row), flush=True)
     if given.plot is not None:
         plot.write(given.plot, lambda figure: draw(figure, rows))
 
 
-def measured(faithful: Sequence[int], large: Sequence[int], regions: int = 1) -> Iterator[dict[str, Any]]:
+def measured(
+    faithful: Sequence[int],
+    large: Sequence[int],
+    regions: int = 1,
+    rounds: int = ROUNDS,
+    begin_s: float = SETTLED_S,
+) -> Iterator[dict[str, Any]]:
     """Yield a row a size."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scaling.toml"
         for nodes in faithful:
-            path.write_text(scenario_text(nodes, ROUNDS, regions=regions), encoding="utf-8")
+            path.write_text(scenario_text(nodes, rounds, regions=regions), encoding="utf-8")
             began = time.process_time()
             ledger = ControlLedger()
-            costs = steady_costs(play(load_scenario(path), tap=ledger), end_s=END_S, ledger=ledger)
+            end_s = (rounds - 1) * ROUND_S
+            costs = steady_costs(play(load_scenario(path), tap=ledger), begin_s=begin_s, end_s=end_s, ledger=ledger)
             yield {
                 "mode": "faithful",
                 "nodes": nodes,
