@@ -32,7 +32,7 @@ from node.cli import (
     up_cmd,
 )
 from node.events.redaction import Redactor
-from node.system import build, gc_tuning, interrupts, ranks
+from node.system import build, gc_tuning, interrupts, left_threads, ranks
 from node.system.errors import EXIT_INTERRUPTED, EXIT_USAGE, is_interrupt, translate
 
 app = typer.Typer(
@@ -87,6 +87,7 @@ def program() -> int:
     code = main()
     gc_tuning.ending()
     ranks.leave(code)
+    left_threads.leave_with_them(code)
     return code
 
 

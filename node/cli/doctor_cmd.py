@@ -1,6 +1,7 @@
 """`p2ptrain doctor`: what is wrong with this machine and network for a node, and the fix."""
 
 import json as jsonlib
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +14,12 @@ from rich.table import Table
 from node.cli import options
 from node.cli.membership_options import passphrase_in, run_dir_of, settings_in
 from node.cli.telling import Telling
-from node.system.errors import EXIT_FAILED
+from node.system.errors import EXIT_FAILED, UsageError
 from node.system.light_roles import WITHOUT_MODEL
 
 if TYPE_CHECKING:
     from node.config.toml_source import Raw
-    from node.doctor.finding import Finding, Subject
+    from node.doctor.finding import Finding, Measuring, Subject
     from node.swarm.accept_invite import Membership
 
 _MARKS = {"ok": ("ok", "green"), "unknown": ("?", "cyan"), "warning": ("look", "yellow"), "problem": ("wrong", "red")}
@@ -44,9 +45,25 @@ def doctor(
     invite: options.Invite = None,
     swarm: options.SwarmDir = None,
     passphrase_file: options.PassphraseFile = None,
+    measure: Annotated[
+        str, typer.Option(metavar="TIME", help="Train for so long to measure what this machine contributes; 0: do not.")
+    ] = "5s",
+    neighbours: Annotated[
+        int | None, typer.Option(metavar="N", help="Whom it would send to. (default: network.degree)")
+    ] = None,
+    round_time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Of the swarm's rounds: 30s. (default: those of this machine's own pace)"),
+    ] = None,
+    watts: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="What it takes while it trains. (default: its own counters, if any)"),
+    ] = None,
+    price_kwh: Annotated[float | None, typer.Option(metavar="N", help="Of a kWh, in your currency.")] = None,
     json: options.Json = False,
 ) -> int:
-    """Say what keeps this machine and network from running a node, and what to do. With the flags of `p2ptrain node`.
+    """Say what keeps this machine and network from running a node, what to do, and what it would contribute and take a
+    day. With the flags of `p2ptrain node`.
 
     Exit code 0: a node can run; 1: it cannot; 2: the flags or the configuration are wrong.
     """
@@ -66,20 +83,64 @@ def doctor(
         name=name,
         role=role,
     )
+    asked = _measuring(measure, neighbours, round_time, watts, price_kwh)
     run_dir = run_dir_of(run_dir, swarm, invite)
     raw, member = settings_in(run_dir, merged(config or (), set_ or (), given), invite)
     subject = _subject(raw, run_dir)
     if member is not None:
         subject = _as_member(subject, member, passphrase_file)
+    if asked is not None and subject.learning is not None and subject.node.role == "trainer":
+        _check_neighbours(asked, subject)
+        subject = replace(subject, measuring=asked)
     console = Console()
     with Telling("looking round, for 20 seconds at most: this machine", quiet=json) as tell:
-        findings = examine(subject, tell)
+        found = examine(subject, tell)
+    findings = found.findings
     fit = not any(it.level == "problem" for it in findings)
     if json:
-        typer.echo(jsonlib.dumps({"fit": fit, "findings": [it.as_dict() for it in findings]}))
+        contribution = None if found.contribution is None else found.contribution.as_dict()
+        page = {"fit": fit, "findings": [it.as_dict() for it in findings], "contribution": contribution}
+        typer.echo(jsonlib.dumps(page))
     else:
         _show(console, findings, fit=fit)
     return 0 if fit else EXIT_FAILED
+
+
+def _measuring(
+    measure: str, neighbours: int | None, round_time: str | None, watts: float | None, price_kwh: float | None
+) -> "Measuring | None":
+    """What the options say; None: nothing is measured. UsageError."""
+    from node.doctor.finding import Measuring
+
+    for option, value, example in (("--watts", watts, "65"), ("--price-kwh", price_kwh, "0.3")):
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"{option}: a number above 0, not {value:g}", f"such as {option} {example}")
+    if neighbours is not None and neighbours < 1:
+        raise UsageError(f"--neighbours: 1 or more, not {neighbours}", "such as --neighbours 4")
+    for_s = _seconds("--measure", measure)
+    round_s = None if round_time is None else _seconds("--round-time", round_time)
+    if round_s == 0:
+        raise UsageError("--round-time: a round takes some time", "such as --round-time 30s")
+    if not for_s:
+        return None
+    return Measuring(for_s=for_s, neighbours=neighbours, round_s=round_s, watts=watts, price_kwh=price_kwh)
+
+
+def _seconds(option: str, given: str) -> float:
+    from node.planning.quantities import seconds
+
+    try:
+        return seconds(given)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _check_neighbours(asked: "Measuring", subject: "Subject") -> None:
+    if asked.neighbours is not None and asked.neighbours > subject.network.degree:
+        raise UsageError(
+            f"--neighbours {asked.neighbours}: this node would have {subject.network.degree} at most",
+            f"--set network.degree={asked.neighbours} to have as many",
+        )
 
 
 def _as_member(subject: "Subject", member: "Membership", passphrase_file: Path | None) -> "Subject":

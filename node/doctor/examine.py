@@ -1,20 +1,29 @@
 """All checks within a bound of time: those of this machine one by one, those that wait for others side by side."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import trio
 
-from node.doctor import machine, network, peer_checks, relay_checks, router
-from node.doctor.finding import Finding, Model, Subject
+from node.config.schema import Config
+from node.doctor import contribution, machine, network, peer_checks, relay_checks, router
+from node.doctor.contribution import Contribution, Measurement
+from node.doctor.finding import Finding, Measuring, Model, Subject
+from node.system import text
 from node.system.errors import P2PTrainError, translate
+from node.system.left_threads import in_thread
 
 MODEL_S: Final = 10.0
 """For building the model: seconds for those of up to 100M parameters. A larger one is not waited for."""
 
 ALL_S: Final = 20.0
-"""The page is there by then, whatever does not answer."""
+"""The page is there by then, whatever does not answer; measuring is not counted."""
+
+A_STEP_S: Final = 10.0
+"""Beyond the seconds that are measured for, for the steps that begin and end them. A slower machine is not waited
+for."""
 
 TELL_S: Final = 2.0
 """Seconds between two lines about what is still waited for: short enough that nobody doubts that it goes on. Chosen."""
@@ -27,12 +36,21 @@ Tell = Callable[[str], None]
 """Told what is looked at now."""
 
 
-def examine(subject: Subject, tell: Tell = lambda line: None) -> list[Finding]:
-    """Examine the machine and return every finding, in the order of the page."""
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """Every finding, in the order of the page, and what the machine would contribute; None where that was not
+    measured."""
+
+    findings: list[Finding]
+    contribution: Contribution | None
+
+
+def examine(subject: Subject, tell: Tell = lambda line: None) -> Examination:
+    """Examine the machine."""
     return trio.run(_examine, subject, tell)
 
 
-async def _examine(subject: Subject, tell: Tell) -> list[Finding]:
+async def _examine(subject: Subject, tell: Tell) -> Examination:
     ends_at = trio.current_time() + ALL_S
     found = [machine.python_and_packages(), machine.open_files(subject), machine.clock(subject)]
     alone = subject.network.behind_relay and subject.node.role != "relay"
@@ -45,6 +63,10 @@ async def _examine(subject: Subject, tell: Tell) -> list[Finding]:
     if model is not None:
         found += [] if model.trial is None else [machine.task_of(model.trial)]
         found += [machine.device_and_cores(subject, model), machine.memory(subject, model)]
+    began = trio.current_time()
+    given, more = await _contribution(subject, model, tell)
+    found += more
+    ends_at += trio.current_time() - began
     checks: dict[str, Callable[[], Awaitable[list[Finding]]]] = {}
     if subject.network.behind_relay:
         checks["relay"] = partial(relay_checks.relay, subject)
@@ -53,7 +75,41 @@ async def _examine(subject: Subject, tell: Tell) -> list[Finding]:
         checks["peers"] = partial(peer_checks.peers, subject, model.run if model else None, within_s)
         checks |= {"router": partial(router.router, subject), "multicast": _multicast}
     waited = await _side_by_side(checks, ends_at, tell)
-    return [*found, *(it for check in checks for it in waited[check])]
+    return Examination(
+        findings=[*found, *(it for check in checks for it in waited[check])],
+        contribution=given,
+    )
+
+
+async def _contribution(subject: Subject, model: Model | None, tell: Tell) -> tuple[Contribution | None, list[Finding]]:
+    """What is measured, and what is to be said of it; nothing where nobody asks, or where there is no model."""
+    config, asked = subject.learning, subject.measuring
+    if model is None or model.trainer is None or config is None or asked is None:
+        return None, []
+    if config.site.needs_ranks:
+        seen = f"not measured: with site.{config.site.needs_ranks} the ranks of torchrun train together"
+        return None, [Finding(check="speed", level="unknown", seen=seen)]
+    tell(f"training for {asked.for_s:g} seconds, to see what this machine contributes")
+    measure = partial(contribution.measured, model.trainer, config, asked.for_s)
+    found: Measurement | None = None
+    try:
+        with trio.move_on_after(asked.for_s + A_STEP_S):
+            found = await in_thread(measure)
+    except Exception as error:  # as in `_model`
+        known: P2PTrainError = translate(error)
+        return None, [Finding(check="speed", level="problem", seen=known.message, fix=known.hint)]
+    if found is None:
+        return None, [_too_slow(config, asked)]
+    given = contribution.contribution(config, model.parameters, found, asked)
+    return given, contribution.findings_of(given, config, model, asked)
+
+
+def _too_slow(config: Config, asked: Measuring) -> Finding:
+    waited = asked.for_s + A_STEP_S
+    examples = config.train.batch_size * config.train.grad_accumulation
+    seen = f"slower than {waited:g} s for a first step of {text.plural(examples, 'example')} or for the one after it"
+    fix = f"measure for longer, --measure {round(4 * waited)}s, or take another train.device"
+    return Finding(check="speed", level="unknown", seen=seen, fix=fix)
 
 
 async def _multicast() -> list[Finding]:
@@ -67,7 +123,7 @@ async def _model(subject: Subject) -> tuple[Model | None, list[Finding]]:
     model: Model | None = None
     try:
         with trio.move_on_after(MODEL_S):
-            model = await trio.to_thread.run_sync(machine.model_of, subject, abandon_on_cancel=True)
+            model = await in_thread(partial(machine.model_of, subject))
     except Exception as error:  # a task is anybody's code: whatever it raises keeps a node from starting
         known: P2PTrainError = translate(error)
         return None, [Finding(check="model", level="problem", seen=known.message, fix=known.hint)]

@@ -9,6 +9,7 @@ from gossip.core.api import RunInfo
 from node.config.schema import Config
 from node.config.sections import NetworkConfig, NodeConfig
 from node.swarm.credentials import Credentials
+from p2ptrain.training import Trainer
 from p2ptrain.training.preflight import Preflight
 
 Level = Literal["ok", "unknown", "warning", "problem"]
@@ -30,6 +31,22 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """How this machine's training is measured, and what its owner says of it."""
+
+    for_s: float = 5.0
+    """Seconds of steps: some dozen of small models, and no long wait. Chosen."""
+    neighbours: int | None = None
+    """Whom it sends to; None: as many as `network.degree` allows."""
+    round_s: float | None = None
+    """Of the swarm's rounds; None: of this machine's own."""
+    watts: float | None = None
+    """That the machine takes while it trains; None: what its own counters say."""
+    price_kwh: float | None = None
+    """In any currency; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Subject:
     """What a node would be started with. `learning` is None for a bootstrap node, which trains nothing."""
 
@@ -41,6 +58,8 @@ class Subject:
     """Of a member of a private swarm, whose peers speak with nobody else; None where the swarm is open."""
     unasked: str = ""
     """Why peers cannot be asked; empty where they can."""
+    measuring: Measuring | None = None
+    """How training is measured; None: not at all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +69,8 @@ class Model:
     parameters: int
     device: str
     run: RunInfo
+    trainer: Trainer | None = None
+    """The one that was built: its steps may be measured."""
     trial: Preflight | None = None
     """What trying a task of the user's own has shown; None for a built-in one."""
 

@@ -93,6 +93,7 @@ def model_of(subject: Subject) -> Model:
         parameters=trainer.numel,
         device=str(trainer.device),
         run=run,
+        trainer=trainer,
         trial=trial,
         frozen_bytes=frozen_bytes(trainer.model),
     )

@@ -20,6 +20,7 @@ from node.planning.round_timing import PlannedLink, RoundTimes, RoundWork, Trans
 from node.roles.memory_forecast import MemoryForecast
 from p2ptrain import aggregate
 from p2ptrain.sync import ALLREDUCE
+from p2ptrain.training import TrainConfig
 
 DAY_S: Final = 86_400.0
 TOKENS_A_PARAMETER: Final = 20.0
@@ -139,8 +140,7 @@ def forecast(request: PlanRequest) -> RunForecast:
     a_round = request.present * train.inner_steps * train.batch_size * train.grad_accumulation * request.length
     rounds = max(1, math.ceil(request.tokens / a_round))
     seconds = rounds * times.round_s
-    beside = traffic.transfers * rates.bytes_a_transfer + traffic.neighbours * rates.bytes_a_second * times.round_s
-    sent_bytes = traffic.sent_bytes * (1 + rates.share_of_bytes) + beside
+    sent_bytes = sent_in_round(traffic, rates, times.round_s)
     device = device_memory(config, shape, request.length, on_gpu=request.on_gpu)
     host = host_memory(config, shape, device, on_gpu=request.on_gpu, nodes=request.nodes)
     exact = sync.spec().averager == ALLREDUCE and sync.strategy not in ("moshpit", "noloco")
@@ -209,15 +209,27 @@ def round_work(request: PlanRequest, traffic: RoundTraffic, rates: WorkRates, st
         codec_s += (traffic.neighbours + 1) * values / rates.aggregate
     if request.present < 2:
         codec_s = 0.0
-    sequences = train.batch_size * train.grad_accumulation
     crowding = 0.0 if request.calibration is None or request.on_gpu else request.calibration.crowding
     return RoundWork(
         step_s=step_s,
         inner_steps=train.inner_steps,
         codec_s=codec_s + traffic.transfers * rates.seconds_a_transfer,
-        evaluation_s=FORWARD_SHARE * train.eval_examples / sequences * step_s / train.eval_every,
+        evaluation_s=evaluation_seconds(train, step_s),
         crowding=crowding,
     )
+
+
+def evaluation_seconds(train: TrainConfig, step_s: float) -> float:
+    """Return the seconds that evaluations take of a round, on average, where a step takes `step_s`."""
+    examples = train.batch_size * train.grad_accumulation
+    return FORWARD_SHARE * train.eval_examples / examples * step_s / train.eval_every
+
+
+def sent_in_round(traffic: RoundTraffic, rates: WorkRates, round_s: float) -> float:
+    """Return the bytes that a member sends in a round of `round_s` seconds on average, overhead included; it receives
+    as many."""
+    beside = traffic.transfers * rates.bytes_a_transfer + traffic.neighbours * rates.bytes_a_second * round_s
+    return traffic.sent_bytes * (1 + rates.share_of_bytes) + beside
 
 
 def transfer_of(traffic: RoundTraffic, rates: WorkRates) -> Transfer:

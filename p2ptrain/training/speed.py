@@ -9,6 +9,8 @@ train, as far as both have the same weak points. Memory bandwidth and the input 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 import torch
@@ -30,6 +32,42 @@ WIDTHS: Final = {"cpu": 512, "cuda": 4096, "mps": 2048}
 STEPS_S: Final = 3.0
 """Of training, and at least so many steps:"""
 LEAST_STEPS: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRates:
+    """What some steps of a trainer have shown."""
+
+    step_s: float
+    """Median seconds of a step."""
+    steps: int
+    """How many were timed."""
+    examples: int
+    """Of a step: its batches' together."""
+    tokens: float
+    """Predictions of a step, as the task counts them."""
+    micro_batch: int | None
+    """Examples that went through the model at a time; None: a batch."""
+
+
+def step_rates(trainer: Trainer, clock: Clock, for_s: float) -> StepRates:
+    """Return how fast `trainer` takes steps, by taking them for `for_s` seconds, at least one. The first step, in which
+    libraries are loaded, is not counted unless it alone took as long. Whatever the task raises."""
+    config = trainer.config
+    with _threads_of(trainer.machine):
+        seconds = _timed(trainer.step, clock, at_least_s=0.0, times=1)
+        if seconds[0] < for_s:
+            before = trainer.tokens
+            seconds = _timed(trainer.step, clock, at_least_s=for_s, times=1)
+        else:
+            before = 0
+    return StepRates(
+        step_s=median(seconds),
+        steps=len(seconds),
+        examples=config.batch_size * config.grad_accumulation,
+        tokens=(trainer.tokens - before) / len(seconds),
+        micro_batch=trainer.micro_batch,
+    )
 
 
 def matmul_rate(config: TrainConfig, clock: Clock) -> float:

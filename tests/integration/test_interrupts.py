@@ -64,3 +64,26 @@ def test_at_random_moments_of_its_start() -> None:
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert len([line for line in ran.stdout.splitlines() if line.startswith(("up ", "node "))]) == 2
+
+
+@pytest.mark.thorough
+def test_a_doctor_that_measures_ends_with_130_and_no_other_word(tmp_path: Path) -> None:
+    """The thread that trains is inside torch, and Python cannot end around it: the process has to leave at once."""
+    words = ["doctor", "--task", "digits", "--run-dir", str(tmp_path / "run"), "--measure", "60s"]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "p2ptrain", *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=heed_ctrl_c,
+    )
+    assert program.stderr is not None
+    try:
+        assert any(b"training for 60 seconds" in line for line in program.stderr)
+        time.sleep(0.5)
+        os.killpg(program.pid, signal.SIGINT)
+        said = program.communicate(timeout=PROMISE_S)[1]
+    finally:
+        program.kill()
+        program.wait()
+    assert (program.returncode, said) == (130, b"")

@@ -180,12 +180,12 @@ def test_what_does_not_answer_in_time_is_said_to_be_unknown(subject, offline, mo
 
     monkeypatch.setattr(peer_checks, "peers", never)
     monkeypatch.setattr(examine, "ALL_S", 0.5)
-    found = {it.check: it for it in examine.examine(subject)}
+    found = {it.check: it for it in examine.examine(subject).findings}
     assert (found["peers"].level, "not done within" in found["peers"].seen) == ("unknown", True)
 
 
 def test_a_fit_machine_ends_with_0(offline, capsys, tmp_path):
-    assert main(["doctor", "--task", "digits", "--run-dir", str(tmp_path), "--json"]) == 0
+    assert main(["doctor", "--task", "digits", "--run-dir", str(tmp_path), "--measure", "0", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert page["fit"] is True
     checks = {it["check"] for it in page["findings"]}
@@ -216,7 +216,7 @@ def findings_of(capsys) -> dict[str, dict[str, str]]:
 
 
 def test_who_reaches_nobody_but_a_relay_is_told_whether_it_is_there(offline, capsys, tmp_path):
-    here = ["doctor", "--run-dir", str(tmp_path / "run"), "--json", "--task", "digits"]
+    here = ["doctor", "--run-dir", str(tmp_path / "run"), "--json", "--task", "digits", "--measure", "0"]
     with socket.socket() as login:
         login.bind(("127.0.0.1", 0))
         login.listen()
@@ -231,7 +231,8 @@ def test_who_reaches_nobody_but_a_relay_is_told_whether_it_is_there(offline, cap
 
 def test_a_spool_folder_is_looked_at(offline, capsys, tmp_path):
     folder = tmp_path / "spool"
-    here = ["doctor", "--run-dir", str(tmp_path / "run"), "--json", "--task", "digits", "--spool", str(folder)]
+    here = ["doctor", "--run-dir", str(tmp_path / "run"), "--json", "--measure", "0"]
+    here += ["--task", "digits", "--spool", str(folder)]
     for made, words in ((False, "cannot be used"), (True, "no relay serves")):
         if made:
             folder.mkdir(mode=0o700)

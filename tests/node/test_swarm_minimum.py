@@ -94,6 +94,7 @@ def test_doctor_looks_on_where_its_owner_joins_all_the_same(
     made = founded(tmp_path / "lab", RAW, min_tokens_per_s=1e9)
     (tmp_path / "invite").write_text(made.line)
     words = ("doctor", "--invite", tmp_path / "invite", "--run-dir", tmp_path / "slow", "--set", "train.threads=1")
+    words += ("--measure", "0")
     assert "--set node.below_minimum=true" in mistake(capsys, *words)
     code, out, _ = said(capsys, *words, "--set", "node.below_minimum=true", "--json")
     assert code == 0, out

@@ -1,0 +1,218 @@
+"""What this machine would give to the swarm, and what that takes of it, a day: measured on steps of the real model.
+
+Steps, energy and memory are measured. Bytes are those of the run's own codec and strategy, with the overhead of
+measured swarms. A round is as long as its steps and its share of an evaluation take here, for training does not wait;
+or as long as the swarm's are, where its owner says so, and then has as many steps as fit. A day is 24 hours of
+training.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import torch
+
+from node.config.schema import Config
+from node.doctor.finding import Finding, Measuring, Model
+from node.metrics.energy import Meter, meter_for
+from node.planning.calibration import usual_rates
+from node.planning.forecast import DAY_S, evaluation_seconds, sent_in_round
+from node.planning.payload_sizes import RoundTraffic, round_traffic
+from node.system import text
+from p2ptrain.training import Trainer
+from p2ptrain.training.speed import StepRates, step_rates
+
+GUESSED: Final = "estimate"
+"""The meter's source that is no counter: so many watts for a busy core."""
+JOULES_A_KWH: Final = 3.6e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What some seconds of training have shown."""
+
+    rates: StepRates
+    watts: float | None
+    """None: no counter of this machine can be read."""
+    watts_by: str
+    """Whose counters: `nvml`, `rapl`, or both."""
+    peak_bytes: int
+    """The most main memory that this process has had."""
+    device_peak_bytes: int | None
+    """The most of the GPU's memory that tensors had; None on another device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """What follows of it, a day where nothing else is said. None: not known."""
+
+    examples_per_s: float
+    tokens_per_s: float
+    steps_per_s: float
+    step_s: float
+    steps_timed: int
+    micro_batch: int | None
+    round_s: float
+    steps_a_round: float
+    rounds_a_day: float
+    steps_a_day: float
+    neighbours: int
+    payload_bytes: float | None
+    up_bytes_a_day: float | None
+    down_bytes_a_day: float | None
+    link_bits_per_s: float | None
+    """That the link must carry, each way, for an exchange to take no longer than a round."""
+    watts: float | None
+    watts_by: str
+    """`nvml`, `rapl`, both, or `--watts`; empty: not known."""
+    kwh_a_day: float | None
+    cost_a_day: float | None
+    peak_bytes: int
+    device_peak_bytes: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as `--json` prints them."""
+        return asdict(self)
+
+
+def measured(
+    trainer: Trainer, config: Config, for_s: float, clock: Callable[[], float] = time.perf_counter
+) -> Measurement:
+    """Train for `for_s` seconds. Whatever the task raises."""
+    on_gpu = trainer.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(trainer.device)
+    meter = meter_for(trainer.device, watts=config.monitoring.watts_per_core)
+    began = clock()
+    rates = step_rates(trainer, clock, for_s)
+    watts, by = _watts(meter, clock() - began)
+    return Measurement(
+        rates=rates,
+        watts=watts,
+        watts_by=by,
+        peak_bytes=_peak_bytes(),
+        device_peak_bytes=torch.cuda.max_memory_allocated(trainer.device) if on_gpu else None,
+    )
+
+
+def contribution(config: Config, parameters: int, found: Measurement, asked: Measuring) -> Contribution:
+    """Return what follows of what was measured, for a model with so many trained parameters."""
+    rates, train = found.rates, config.train
+    evaluation_s = evaluation_seconds(train, rates.step_s)
+    round_s = asked.round_s or train.inner_steps * rates.step_s + evaluation_s
+    steps = train.inner_steps if asked.round_s is None else max(1.0, (round_s - evaluation_s) / rates.step_s)
+    neighbours = config.network.degree if asked.neighbours is None else asked.neighbours
+    traffic = _traffic(config, parameters, neighbours)
+    sent = None if traffic is None else sent_in_round(traffic, usual_rates(), round_s)
+    rounds = DAY_S / round_s
+    watts, by = (found.watts, found.watts_by) if asked.watts is None else (asked.watts, "--watts")
+    kwh = None if watts is None else watts * DAY_S / JOULES_A_KWH
+    return Contribution(
+        examples_per_s=rates.examples / rates.step_s,
+        tokens_per_s=rates.tokens / rates.step_s,
+        steps_per_s=1 / rates.step_s,
+        step_s=rates.step_s,
+        steps_timed=rates.steps,
+        micro_batch=rates.micro_batch,
+        round_s=round_s,
+        steps_a_round=steps,
+        rounds_a_day=rounds,
+        steps_a_day=rounds * steps,
+        neighbours=neighbours,
+        payload_bytes=None if traffic is None else traffic.payload_bytes,
+        up_bytes_a_day=None if sent is None else rounds * sent,
+        down_bytes_a_day=None if sent is None else rounds * sent,
+        link_bits_per_s=None if sent is None else 8 * sent / round_s,
+        watts=watts,
+        watts_by=by,
+        kwh_a_day=kwh,
+        cost_a_day=None if kwh is None or asked.price_kwh is None else kwh * asked.price_kwh,
+        peak_bytes=found.peak_bytes,
+        device_peak_bytes=found.device_peak_bytes,
+    )
+
+
+def findings_of(it: Contribution, config: Config, model: Model, asked: Measuring) -> list[Finding]:
+    """Return the page's lines about it."""
+    return [_speed(it), _rounds(it, config, asked), _bytes(it, config, model), _energy(it), _peak(it)]
+
+
+def _speed(it: Contribution) -> Finding:
+    rate = f"{text.amount(it.tokens_per_s)} tokens/s"
+    rate += "" if it.tokens_per_s == it.examples_per_s else f", {text.amount(it.examples_per_s)} examples/s"
+    seen = f"{rate}: {text.amount(it.steps_per_s)} steps/s of {_time(it.step_s)} (median of {it.steps_timed})"
+    seen += f", {text.plural(it.micro_batch, 'example')} at a time" if it.micro_batch else ""
+    return Finding(check="speed", level="ok", seen=seen)
+
+
+def _rounds(it: Contribution, config: Config, asked: Measuring) -> Finding:
+    a_day = f"{text.amount(it.rounds_a_day)} rounds and {text.amount(it.steps_a_day)} steps a day"
+    planned = config.train.inner_steps
+    if asked.round_s is not None:
+        seen = f"{it.steps_a_round:,.4g} steps in a round of {_time(it.round_s)}, {planned} are planned: {a_day}"
+        return Finding(check="rounds", level="ok", seen=seen)
+    seen = f"{text.plural(planned, 'step')} in {_time(it.round_s)}: {a_day} at this machine's own pace"
+    fix = "an exchange that takes longer makes rounds longer; for the swarm's pace, give its rounds': --round-time 30s"
+    return Finding(check="rounds", level="ok", seen=seen, fix=fix)
+
+
+def _bytes(it: Contribution, config: Config, model: Model) -> Finding:
+    if it.payload_bytes is None or it.up_bytes_a_day is None or it.link_bits_per_s is None:
+        seen = f"not known beforehand of {config.sync.strategy} with {config.sync.compressor}: it follows the link"
+        return Finding(check="bytes", level="unknown", seen=seen)
+    each_bits = 8 * it.payload_bytes / model.parameters
+    seen = f"{text.size(it.up_bytes_a_day)} a day up and as much down, with {text.plural(it.neighbours, 'neighbour')}: "
+    seen += f"{text.size(it.payload_bytes)} a round to each ({each_bits:.3g} bits a parameter); "
+    seen += f"a link with {_rate(it.link_bits_per_s)} each way keeps up"
+    bounds = (config.network.up_bytes_per_s, config.network.down_bytes_per_s)
+    least = min((bound for bound in bounds if bound), default=None)
+    if least is not None and 8 * least < it.link_bits_per_s:
+        fix = "rounds will last longer: raise network.up_bytes_per_s and down_bytes_per_s, or lower network.degree"
+        return Finding(check="bytes", level="warning", seen=f"{seen}, {_rate(8 * least)} are allowed", fix=fix)
+    return Finding(check="bytes", level="ok", seen=seen)
+
+
+def _energy(it: Contribution) -> Finding:
+    if it.watts is None or it.kwh_a_day is None:
+        fix = "say what the machine takes while it trains: --watts 65"
+        return Finding(check="energy", level="unknown", seen="no counter of this machine can be read", fix=fix)
+    seen = f"{it.watts:.3g} W by {it.watts_by}: {it.kwh_a_day:.3g} kWh a day"
+    seen += "" if it.cost_a_day is None else f", which cost {it.cost_a_day:.3g}"
+    return Finding(check="energy", level="ok", seen=seen)
+
+
+def _peak(it: Contribution) -> Finding:
+    seen = f"{text.size(it.peak_bytes)} of main memory"
+    seen += "" if it.device_peak_bytes is None else f", {text.size(it.device_peak_bytes)} of the GPU's"
+    return Finding(check="peak", level="ok", seen=f"{seen} while it trained here, without neighbours' models")
+
+
+def _traffic(config: Config, parameters: int, neighbours: int) -> RoundTraffic | None:
+    """None for a codec or strategy of which no plan can know the bytes."""
+    try:
+        return round_traffic(config, parameters, neighbours + 1)
+    except ValueError:
+        return None
+
+
+def _watts(meter: Meter, seconds: float) -> tuple[float | None, str]:
+    joules = {source: total for source, total in meter.joules().items() if source != GUESSED and total > 0}
+    return (sum(joules.values()) / seconds, " and ".join(joules)) if joules and seconds > 0 else (None, "")
+
+
+def _peak_bytes() -> int:
+    """Linux counts in KiB, macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _rate(bits_per_s: float) -> str:
+    amount = text.amount(bits_per_s)
+    return f"{amount.rstrip('kMGT')} {amount.lstrip('0123456789.')}bit/s"
+
+
+def _time(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -1,0 +1,39 @@
+"""Work in threads that nobody waits for any more: it goes on after its caller was cancelled, for nothing can stop a
+thread. One that is inside a library when Python ends would abort the process, so a program that has one leaves at
+once."""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+_RUNNING: Final[set[object]] = set()
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Return what `work` does, in a thread that is left behind where this is cancelled. Whatever `work` raises."""
+    import trio  # the command line imports this module for `leave_with_them` alone
+
+    mark = object()
+
+    def run() -> T:
+        try:
+            return work()
+        finally:
+            _RUNNING.discard(mark)
+
+    _RUNNING.add(mark)
+    return await trio.to_thread.run_sync(run, abandon_on_cancel=True)
+
+
+def leave_with_them(code: int) -> None:
+    """End this process at once, where some of that work is not over."""
+    if not _RUNNING:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,244 @@
+"""What `p2ptrain doctor` says that a machine would contribute: figures that follow of measured steps, and its page."""
+
+import itertools
+import json
+import math
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from node.cli.app import main
+from node.config.schema import Config, load
+from node.doctor import contribution, examine, machine, peer_checks, router
+from node.doctor.contribution import Measurement, findings_of, measured
+from node.doctor.finding import Finding, Measuring, Model, Subject
+from node.metrics.energy import Meter
+from p2ptrain import tasks
+from p2ptrain.sync import build
+from p2ptrain.tasks.base import Shard
+from p2ptrain.training import Trainer
+from p2ptrain.training.speed import Clock, StepRates, step_rates
+
+RATES = StepRates(step_s=0.5, steps=9, examples=16, tokens=1024.0, micro_batch=None)
+FOUND = Measurement(rates=RATES, watts=None, watts_by="", peak_bytes=400_000_000, device_peak_bytes=None)
+
+
+def digits(*sets: str) -> Config:
+    return load(sets=["task.name=digits", "train.device=cpu", "train.threads=1", *sets])
+
+
+def trainer_of(config: Config) -> Trainer:
+    return Trainer(tasks.get("digits"), config.train, Shard())
+
+
+def ticking(*seconds: float) -> Clock:
+    """A clock that goes on by these in turn, whenever it is read, then by the last one."""
+    now = itertools.accumulate(itertools.chain(seconds, itertools.repeat(seconds[-1])))
+    return lambda: next(now)
+
+
+def page_of(it: contribution.Contribution, config: Config, asked: Measuring) -> dict[str, Finding]:
+    model = SimpleNamespace(parameters=9226)
+    return {each.check: each for each in findings_of(it, config, model, asked)}  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: object) -> list[Finding]:
+        return []
+
+    monkeypatch.setattr(router, "router", nothing)
+    monkeypatch.setattr(peer_checks, "peers", nothing)
+    monkeypatch.setattr(examine, "_multicast", nothing)
+
+
+def test_the_first_step_is_not_counted_and_the_median_is() -> None:
+    config = digits("train.batch_size=8", "train.grad_accumulation=3")
+    trainer = trainer_of(config)
+    # Read before and after each step: 9 s for the first, then 1, 7, 1, 1 s.
+    clock = ticking(0, 9, 0, 1, 0, 7, 0, 1, 0, 1)
+    found = step_rates(trainer, clock, 10.0)
+    assert (found.step_s, found.steps, found.examples, found.tokens) == (1.0, 4, 24, 24.0)
+    assert trainer.global_step == 5
+
+
+def test_a_first_step_that_takes_all_the_time_is_the_only_one() -> None:
+    trainer = trainer_of(digits())
+    found = step_rates(trainer, ticking(0, 9), 2.0)
+    assert (found.step_s, found.steps, trainer.global_step) == (9.0, 1, 1)
+    assert found.tokens == found.examples
+
+
+def test_a_day_follows_of_a_step() -> None:
+    config = digits("train.inner_steps=10", "train.batch_size=16", "train.eval_examples=48", "train.eval_every=2")
+    it = contribution.contribution(config, 9226, FOUND, Measuring())
+    # An evaluation: a third of three batches' time, every other round.
+    assert it.round_s == pytest.approx(10 * 0.5 + 0.25)
+    assert it.rounds_a_day == pytest.approx(86_400 / 5.25)
+    assert it.steps_a_day == pytest.approx(864_000 / 5.25)
+    assert (it.examples_per_s, it.tokens_per_s, it.steps_per_s) == (32.0, 2048.0, 2.0)
+    assert it.neighbours == config.network.degree
+
+
+def test_at_the_swarms_pace_a_round_has_the_steps_that_fit() -> None:
+    config = digits("train.inner_steps=10", "train.batch_size=16", "train.eval_examples=48", "train.eval_every=2")
+    it = contribution.contribution(config, 9226, FOUND, Measuring(round_s=3.25))
+    assert (it.steps_a_round, it.rounds_a_day) == (pytest.approx(6), pytest.approx(86_400 / 3.25))
+    slow = contribution.contribution(config, 9226, FOUND, Measuring(round_s=0.1))
+    assert slow.steps_a_round == 1
+
+
+@pytest.mark.parametrize("compressor", ["q2", "int8", "none"])
+def test_bytes_are_those_of_the_codec_on_the_model(compressor: str) -> None:
+    config = digits(f"sync.compressor={compressor}", "train.inner_steps=10")
+    trainer = trainer_of(config)
+    strategy = build(config.sync, trainer.vector(), judge=lambda model_d, round: 0.0)
+    for _ in range(5):
+        trainer.step()
+    real = len(strategy.encode(trainer.vector(), round=0).payload)
+    it = contribution.contribution(config, trainer.numel, FOUND, Measuring(neighbours=3))
+    assert it.payload_bytes == pytest.approx(real, rel=0.02)
+    assert it.up_bytes_a_day is not None
+    alone = 3 * real * it.rounds_a_day
+    assert alone < it.up_bytes_a_day < 1.02 * alone + it.rounds_a_day * 3 * (1800 + 630 * it.round_s)
+    assert it.link_bits_per_s == pytest.approx(8 * it.up_bytes_a_day / 86_400)
+
+
+def test_bytes_that_follow_the_link_are_not_known() -> None:
+    config = digits("sync.compressor=adaptive")
+    it = contribution.contribution(config, 9226, FOUND, Measuring())
+    assert it.up_bytes_a_day is it.payload_bytes is it.link_bits_per_s is None
+    assert page_of(it, config, Measuring())["bytes"].level == "unknown"
+
+
+def test_a_bound_that_lengthens_rounds_is_told() -> None:
+    for bound, level in ((140_000, "warning"), (10**10, "ok")):
+        config = digits("train.inner_steps=1", f"network.up_bytes_per_s={bound}", "sync.compressor=none")
+        quick = replace(FOUND, rates=replace(RATES, step_s=0.001))
+        it = contribution.contribution(config, 9226, quick, Measuring())
+        assert page_of(it, config, Measuring())["bytes"].level == level
+
+
+def test_energy_is_what_counters_say_and_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = digits()
+    for counted, expected in (({"rapl": 20.0, "estimate": 7.0}, (20.0 / 0.6, "rapl")), ({"estimate": 7.0}, (None, ""))):
+        seen: dict[str, itertools.count[float]] = {name: itertools.count(0.0, step) for name, step in counted.items()}
+        meter = Meter(counters={name: lambda read=read: next(read) for name, read in seen.items()})  # type: ignore[misc]
+        monkeypatch.setattr(contribution, "meter_for", lambda *args, meter=meter, **more: meter)
+        # 0.6 s from the first reading of the clock to the fourth: one at either end, two for the only step.
+        found = measured(trainer_of(config), config, 0.1, ticking(0.2))
+        assert (found.watts, found.watts_by) == (pytest.approx(expected[0]) if expected[0] else None, expected[1])
+
+
+def test_what_energy_costs_is_known_where_watts_and_price_are() -> None:
+    config, counted = digits(), replace(FOUND, watts=50.0, watts_by="nvml")
+    given = contribution.contribution(config, 9226, counted, Measuring(price_kwh=0.25))
+    assert (given.kwh_a_day, given.cost_a_day) == (pytest.approx(1.2), pytest.approx(0.3))
+    plug = contribution.contribution(config, 9226, counted, Measuring(watts=100.0))
+    assert (plug.kwh_a_day, plug.watts_by, plug.cost_a_day) == (pytest.approx(2.4), "--watts", None)
+    unknown = contribution.contribution(config, 9226, FOUND, Measuring(price_kwh=0.25))
+    line = page_of(unknown, config, Measuring())["energy"]
+    assert (unknown.cost_a_day, line.level, "--watts" in line.fix) == (None, "unknown", True)
+
+
+def test_the_page_has_figures_for_people_and_programs(
+    offline: None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked = ["doctor", "--task", "digits", "--run-dir", str(tmp_path / "run"), "--measure", "100ms"]
+    assert main([*asked, "--json", "--watts", "60", "--price-kwh", "0.5"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    given = page["contribution"]
+    assert given["steps_timed"] >= 1
+    assert given["tokens_per_s"] == pytest.approx(given["examples_per_s"])
+    assert given["cost_a_day"] == pytest.approx(60 * 24 / 1000 * 0.5)
+    assert given["peak_bytes"] > 50_000_000
+    checks = [it["check"] for it in page["findings"]]
+    assert checks.index("memory") < checks.index("speed") < checks.index("rounds")
+    assert {"bytes", "energy", "peak"} <= set(checks)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("words", [["--measure", "0"], ["--role", "observer"], ["--role", "bootstrap"]])
+def test_nothing_is_measured_where_nothing_is_trained(
+    words: list[str], offline: None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    main(["doctor", "--task", "digits", "--run-dir", str(tmp_path / "run"), "--json", *words])
+    page = json.loads(capsys.readouterr().out)
+    assert page["contribution"] is None
+    assert "speed" not in {it["check"] for it in page["findings"]}
+
+
+def test_a_machine_that_is_too_slow_is_told_so_and_left_behind(
+    offline: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    ended = threading.Event()
+
+    def never(*_: object) -> None:
+        ended.wait(20)
+
+    monkeypatch.setattr(contribution, "measured", never)
+    monkeypatch.setattr(examine, "A_STEP_S", 0.05)
+    asked = ["doctor", "--task", "digits", "--run-dir", str(tmp_path / "run"), "--measure", "50ms"]
+    try:
+        assert main([*asked, "--json"]) == 0
+    finally:
+        ended.set()
+    page = json.loads(capsys.readouterr().out)
+    line = next(it for it in page["findings"] if it["check"] == "speed")
+    assert (line["level"], page["contribution"]) == ("unknown", None)
+    assert "slower than 0.1 s for a first step of 16 examples" in line["seen"]
+
+
+def test_a_device_without_room_is_a_problem_of_one_line(
+    offline: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def full(*_: object, **__: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.50 MiB.")
+
+    monkeypatch.setattr("p2ptrain.tasks.digits.Digits.loss", full)
+    assert main(["doctor", "--task", "digits", "--run-dir", str(tmp_path / "run"), "--measure", "50ms", "--json"]) == 1
+    line = next(it for it in json.loads(capsys.readouterr().out)["findings"] if it["check"] == "speed")
+    assert line["level"] == "problem"
+    assert "with one example at a time" in line["seen"]
+
+
+def test_a_site_is_measured_by_its_ranks_alone(tmp_path: Path) -> None:
+    import trio
+
+    config = digits("site.tensor=2")
+    model = replace(machine.model_of(Subject(**_of(digits(), tmp_path))), parameters=9226)
+    subject = Subject(**_of(config, tmp_path), measuring=Measuring())
+    given, lines = trio.run(examine._contribution, subject, model, lambda line: None)
+    assert given is None
+    assert [(line.level, "site.tensor=2" in line.seen) for line in lines] == [("unknown", True)]
+    assert isinstance(model, Model)
+
+
+def _of(config: Config, folder: Path) -> dict[str, Any]:
+    return {"network": config.network, "node": config.node, "learning": config, "run_dir": folder / "run"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--watts", "-1"], "--watts: a number above 0, not -1"),
+        (["--price-kwh", "nan"], "--price-kwh: a number above 0, not nan"),
+        (["--price-kwh", str(math.inf)], "--price-kwh: a number above 0, not inf"),
+        (["--measure", "5"], "--measure: '5' is no time"),
+        (["--round-time", "0"], "--round-time: a round takes some time"),
+        (["--neighbours", "0"], "--neighbours: 1 or more, not 0"),
+        (["--neighbours", "99"], "--neighbours 99: this node would have 8 at most"),
+    ],
+)
+def test_wrong_words_end_with_2_and_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["doctor", "--task", "digits", "--run-dir", str(tmp_path / "run"), *words]) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+    assert error.startswith(f"error: {said}")
