@@ -7,10 +7,11 @@ constant), or fewer by `node.pace`. It changes between phases only.
 
 All that is needed of the others is on the wire anyway: each update says how many steps it covers. The time between two
 updates is the time of these steps, as training does not wait; with `node.overlap = false` it does, and only `fixed` is
-possible. Claims are trusted no further than necessary. For `dylu` the `sync.f` fastest neighbours are ignored, and no
-plan is below LEAST_SHARE of the schedule's steps. For `auto`, which wants a constant schedule, the low median of the
-neighbours decides how long rounds are. A peer that claims to be slow can keep them at their present length, but no plan
-is above train.inner_steps, which `fixed` has anyway. docs/decisions/0012 has the reasons.
+possible. Measurements waver with whatever else a machine does, so a plan changes only when those of the last AGREEING
+rounds ask for it alike. Claims are trusted no further than necessary. For `dylu` the `sync.f` fastest neighbours are
+ignored, and no plan is below LEAST_SHARE of the schedule's steps. For `auto`, which wants a constant schedule, the low
+median of the neighbours decides how long rounds are. A peer that claims to be slow can keep them at their present
+length, but no plan is above train.inner_steps, which `fixed` has anyway. docs/decisions/0012 and 0107 have the reasons.
 """
 
 import math
@@ -22,7 +23,7 @@ from itertools import pairwise
 from statistics import median, median_low
 from typing import Final
 
-from p2ptrain.training.pace import auto_h, dylu_steps, steady
+from p2ptrain.training.pace import agreed, auto_h, dylu_steps
 
 WINDOW: Final = 5
 """Updates remembered of each neighbour: they span four rounds, so that one late update hardly shows."""
@@ -31,6 +32,12 @@ LEAST_SHARE: Final = 1 / 16
 """Least share of the schedule's steps that is planned. A neighbour that claims to be more than 16 times as fast is
 followed no further. A node that really is that slow does the least, and catches up by the shorter rounds of a lagging
 node (run_state.py)."""
+
+AGREEING: Final = 7
+"""Rounds whose measurements agree before a plan changes, so that it changes every fourth round at most, whatever is
+measured. Where phases vary by a fifth, five nodes' plans changed up to 128 times in 200 rounds without it under `dylu`
+and 185 under `auto`, and 9 times with it; a machine that becomes half as fast is followed after ten rounds
+(docs/decisions/0107)."""
 
 SLACK: Final = 1.05
 """Measured speeds vary: a share of 1.97 steps counts as 2, not 1."""
@@ -52,12 +59,11 @@ class Pulse:
 
     @property
     def speed(self) -> float | None:
-        """Return steps a second; None when too little is known, or no step was done."""
-        if len(self._updates) < 2:
-            return None
-        seconds = self._updates[-1][0] - self._updates[0][0]
-        steps = sum(count for _, count in list(self._updates)[1:])
-        return steps / seconds if seconds > 0 and steps > 0 else None
+        """Return the median of recent rounds' steps a second, which one slow round does not move; None when too little
+        is known, or no step was done."""
+        gaps = ((later - sooner, steps) for (sooner, _), (later, steps) in pairwise(self._updates))
+        speeds = [steps / seconds for seconds, steps in gaps if seconds > 0 and steps > 0]
+        return median(speeds) if speeds else None
 
     @property
     def round_seconds(self) -> float | None:
@@ -90,6 +96,8 @@ class Pace:
         self._clock = clock
         self._pulses: dict[str, Pulse] = {own: Pulse()}
         self._work_seconds = 0.0
+        self._shares: deque[float] = deque(maxlen=AGREEING)
+        """What the measurements of the last rounds asked for, as shares of the schedule's steps."""
 
     def begin(self, most: int) -> None:
         """Begin to plan a phase that has `most` steps by the schedule: until `plan`, as large a share of them as of the
@@ -120,21 +128,31 @@ class Pace:
         work_seconds, self._work_seconds = self._work_seconds, 0.0
         self._pulses = {peer: it for peer, it in self._pulses.items() if peer in neighbours or peer == self._own}
         if self._mode == "dylu":
-            self.steps = steady(self.steps, self._dylu())
+            if (share := self._dylu_share()) is not None:
+                self.steps = self._agreed(share)
         elif self._mode == "auto" and step_seconds > 0:
-            self.steps = steady(self.steps, self._auto(step_seconds, work_seconds, link))
+            self.steps = self._auto(step_seconds, work_seconds, link)
 
-    def _dylu(self) -> int:
+    def _agreed(self, share: float) -> int:
+        """Note what this round's measurements ask for. The steps that all of the last rounds' do."""
+        self._shares.append(share)
+        return agreed(self.steps, [self._steps_of(each) for each in self._shares])
+
+    def _steps_of(self, share: float) -> int:
+        if self._mode == "dylu":
+            return max(math.ceil(LEAST_SHARE * self._most), dylu_steps(self._most, speed=share, fastest=1.0))
+        return max(1, round(share * self._most))
+
+    def _dylu_share(self) -> float | None:
+        """DyLU (2401.09135): own speed over the fastest's, at most 1. None: too little is known."""
         own, others = self._own_speed, self._speeds()
         fastest = others[-1 - self._f] if len(others) > self._f else None
-        if own is None or fastest is None:
-            return self.steps
-        wanted = dylu_steps(self._most, speed=SLACK * own, fastest=max(own, fastest))
-        return max(math.ceil(LEAST_SHARE * self._most), wanted)
+        return None if own is None or fastest is None else min(1.0, SLACK * own / max(own, fastest))
 
     def _auto(self, step_seconds: float, work_seconds: float, link: Link) -> int:
+        a_step = 1 / self._own_speed if self._own_speed else step_seconds
         if link.bytes_per_s is None or link.payload_bytes == 0:
-            return self._most
+            return self.steps
         hidden = auto_h(
             step_seconds=step_seconds,
             link_bytes_per_s=link.bytes_per_s,
@@ -143,11 +161,10 @@ class Pace:
             overlap_steps=link.overlap_steps,
             maximum=self._most,
         )
-        a_step = 1 / self._own_speed if self._own_speed else step_seconds
-        wanted = max(hidden, self._slowest_step(a_step))
+        wanted = self._agreed(min(self._most, max(hidden, self._slowest_step(a_step))) / self._most)
         if (around := self._neighbours_round()) is not None:
             wanted = _within(wanted, around / a_step)
-        return min(self._most, _within(wanted, self.steps))
+        return agreed(self.steps, [min(self._most, _within(wanted, self.steps))])
 
     def _slowest_step(self, a_step: float) -> int:
         """Return this node's steps in the time of the slowest neighbour's step: no node can do less than one a

@@ -4,7 +4,9 @@ Pure functions of what was measured; the runtime calls them between rounds. Time
 """
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
+from statistics import median_low
 
 WORTH_A_CHANGE = 0.9
 """A tenth: the seconds of a step waver by less on an idle machine."""
@@ -82,13 +84,15 @@ def auto_h(
     return low
 
 
-def steady(current: int, wanted: int) -> int:
-    """Return the next round's number of steps: `wanted`, but a little fewer is not worth a change. More is at once: too
-    few steps leave the link unhidden, some too many cost little. Measurements that waver leave the number where it
-    is."""
+def agreed(current: int, wanted: Sequence[int]) -> int:
+    """Return the next round's number of steps: `current`, unless all of `wanted`, what the last rounds' measurements
+    asked for, are a tenth or more above it, or all below; then their low median. Measurements that waver leave the
+    number where it is."""
     _check_count("current", current)
-    _check_count("wanted", wanted)
-    return current if WORTH_A_CHANGE * current < wanted < current else wanted
+    for each in wanted:
+        _check_count("wanted", each)
+    above, below = WORTH_A_CHANGE * min(wanted) >= current, max(wanted) <= WORTH_A_CHANGE * current
+    return median_low(wanted) if above or below else current
 
 
 def _check_positive(name: str, value: float) -> None:
