@@ -30,6 +30,11 @@ class Machine:
         device = pick_device(config.device)
         return cls(device=device, precision=pick_precision(config.precision, device), threads=config.threads)
 
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether the device has memory of its own, and says when it runs out."""
+        return self.device.type == "cuda"
+
     def take(self, batch: Batch) -> Batch:
         """Return the batch on the device."""
         return moved(batch, self.device)

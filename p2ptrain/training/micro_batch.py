@@ -1,4 +1,6 @@
-"""How many examples go through the model at a time: a whole batch, or fewer once memory has run out.
+"""How many examples go through the model at a time: a whole batch, or fewer once memory has run out. It never grows
+again. On a device with memory of its own the first number is searched for from below, so that memory runs out once at
+most: whoever shares the device, and drivers that then move to the host's memory, are spared.
 
 A batch is cut along the first dimension of its tensors. The gradient of each piece counts by its predictions, so that
 their sum is that of the whole batch, within rounding: a task's loss is the mean over the predictions of a batch.
@@ -33,6 +35,27 @@ class MicroBatch:
         with calling(self._task, "tokens"):
             counted = [(part, int(self._task.tokens(part))) for part in parts]
         return counted if len(counted) == 1 else [(part, count) for part, count in counted if count] or counted[:1]
+
+    def search(self, batch: Batch, attempt: Callable[[Batch], object], free: Callable[[], None]) -> None:
+        """Find how many examples fit at a time: `attempt` is called with the first 1, 2, 4, ... of `batch`, and with
+        all of it at last, until memory runs out; `free` is called then. Nothing is found where a batch cannot be cut,
+        or where `attempt` raises anything else, as a model may that wants two examples."""
+        examples = None if whole_batches(self._task) else examples_in(batch)
+        if examples is None or self.size is not None:
+            return
+        size = fits = 1
+        while True:
+            try:
+                attempt(pieces(batch, size)[0])
+            except Exception as error:
+                if faults.lacks_memory(error):
+                    self.size = fits
+                break
+            fits = size
+            if size >= examples:
+                return
+            size = min(2 * size, examples)
+        free()
 
     def fitting(self, batch: Batch, attempt: Callable[[], T], free: Callable[[], None]) -> T:
         """Return what `attempt` makes of pieces of `batch`, made anew with ever smaller ones until they fit; `free` is

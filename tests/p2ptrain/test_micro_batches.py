@@ -131,6 +131,115 @@ def test_a_trial_before_the_run_takes_smaller_batches_too() -> None:
     assert small.kept_bytes < whole.kept_bytes / 2
 
 
+@pytest.fixture
+def own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU counts as a device with memory of its own."""
+    monkeypatch.setattr(Machine, "has_own_memory", True)
+
+
+@pytest.mark.parametrize(
+    ("batch", "room", "tried", "size"),
+    [
+        (16, 16, [1, 2, 4, 8, 16], None),
+        (12, 100, [1, 2, 4, 8, 12], None),
+        (12, 11, [1, 2, 4, 8, 12], 8),
+        (16, 5, [1, 2, 4, 8], 4),
+        (16, 1, [1, 2], 1),
+        (1, 1, [1], None),
+    ],
+)
+def test_what_fits_is_searched_for_by_doubling_before_the_first_step(
+    own_memory: None, batch: int, room: int, tried: list[int], size: int | None
+) -> None:
+    task, whole = Small(room), Small(batch)
+    config = TrainConfig(batch_size=batch, warmup_steps=0, device="cpu")
+    cut, reference = Trainer(task, config, Shard()), Trainer(whole, config, Shard())
+    reference._searches = False
+    losses = [(reference.step(), cut.step()) for _ in range(2)]
+    assert cut.micro_batch == size
+    assert task.seen[: len(tried)] == tried
+    assert all(seen <= (size or batch) for seen in task.seen[len(tried) :]), "memory has run out once at most"
+    for loss, same in losses:
+        assert same == pytest.approx(loss, rel=1e-4)
+    torch.testing.assert_close(cut.vector(), reference.vector(), rtol=1e-3, atol=1e-5)
+    assert cut.tokens == reference.tokens
+
+
+def test_memory_that_runs_out_later_keeps_it_below_for_good(own_memory: None) -> None:
+    task = Small(8)
+    trainer = trainer_of(task)
+    trainer.step()
+    assert trainer.micro_batch == 8
+    task.room, task.seen = 5, []  # another program takes some of the device's memory
+    trainer.step()
+    assert (trainer.micro_batch, task.seen) == (4, [8, 4, 4, 4, 4])
+    task.room, task.seen = 16, []
+    trainer.step()
+    trainer.step()
+    assert (trainer.micro_batch, task.seen) == (4, [4] * 8)
+
+
+def test_where_one_example_does_not_fit_a_search_says_the_same(own_memory: None) -> None:
+    task = Small(0)
+    with pytest.raises(TaskFaultError, match="with one example at a time"):
+        trainer_of(task).step()
+    assert task.seen == [1, 1]
+
+
+class Counting(torch.nn.Module):
+    """Counts its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 10)
+        self.calls: torch.Tensor
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.linear(x.flatten(1))  # type: ignore[no-any-return]
+
+
+def test_a_search_leaves_random_numbers_and_buffers_alone(own_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Small, "build_model", lambda task: Counting())
+    searched, plain = Small(16), Small(16)
+    searching, reference = trainer_of(searched), trainer_of(plain)
+    reference._searches = False
+    for trainer in (searching, reference):
+        torch.manual_seed(3)
+        trainer.step()
+    assert (searched.seen, plain.seen) == ([1, 2, 4, 8, 16, 16], [16])
+    assert searched.draws[-1] == plain.draws[-1]
+    assert [float(buffer) for buffer in searching.model.buffers()] == [1.0]
+    assert torch.equal(searching.vector(), reference.vector())
+
+
+def test_a_model_that_wants_two_examples_is_not_searched_for(own_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    norm = torch.nn.BatchNorm1d(64, track_running_stats=False)
+    model = torch.nn.Sequential(torch.nn.Flatten(), norm, torch.nn.Linear(64, 10))
+    monkeypatch.setattr(Small, "build_model", lambda task: model)
+    task = Small(16)
+    trainer_of(task).step()
+    assert task.seen == [1, 16]
+
+
+def test_nothing_is_searched_for_on_a_cpu_in_whole_batches_and_where_steps_are_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer_of(plain := Small(16)).step()
+    monkeypatch.setattr(Machine, "has_own_memory", True)
+    trainer_of(whole := Small(16, whole_batches=True)).step()
+    assert plain.seen == whole.seen == [16]
+    assert not trainer_of(Small(16), compile=True)._searches
+
+
+def test_a_trial_before_the_run_searches_too(own_memory: None) -> None:
+    task = Small(5)
+    found = preflight(task, TrainConfig(batch_size=16, device="cpu"), Shard())
+    assert task.seen == [1, 2, 4, 8, 4]
+    assert found.untouched == ()
+
+
 @dataclass
 class Record:
     inputs: torch.Tensor
