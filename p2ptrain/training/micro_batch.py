@@ -1,6 +1,6 @@
 """How many examples go through the model at a time: a whole batch, or fewer once memory has run out. It never grows
 again. On a device with memory of its own the first number is searched for from below, so that memory runs out once at
-most: whoever shares the device, and drivers that then move to the host's memory, are spared.
+most. Each time may fail another program on the device, or move its driver to the host's slow memory.
 
 A batch is cut along the first dimension of its tensors. The gradient of each piece counts by its predictions, so that
 their sum is that of the whole batch, within rounding: a task's loss is the mean over the predictions of a batch.
