@@ -3,8 +3,9 @@
     python scripts/region_attacks.py --layout bridges --out DIR     # two regions of five, one liar in each
     python scripts/region_attacks.py --layout region --out DIR      # four regions of four, one of them lies
 
-One JSON line an attack: the honest nodes' held-out loss over that of a run in which the liars are not there, the
-worst node's likewise, bans of honest nodes, and broken promises. Rows that --out has are not played again.
+One JSON line an attack: of each of --seeds the honest nodes' held-out loss over that of a run in which the liars are
+not there, and the worst node's likewise; the fewest averagings of a node, bans of honest nodes, and broken promises.
+Runs that --out has are not played again.
 """
 
 import argparse
@@ -21,7 +22,6 @@ from node.simulation.verdict import judged
 from node.system.errors import UsageError
 from p2ptrain import attacks
 
-ROUNDS = 48
 BRIDGES, REGION = "bridges", "region"
 ABSENT = "absent"
 
@@ -31,34 +31,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layout", choices=[BRIDGES, REGION], required=True)
     parser.add_argument("--attacks", nargs="*", default=attacks.names())
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", default="0-2")
+    parser.add_argument("--rounds", type=int, default=48)
+    parser.add_argument("--inner-steps", type=int, default=10)
+    parser.add_argument("--every", type=int, default=8, help="rounds between two averagings of regions")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    without = figures(asked.layout, ABSENT, asked.seed, asked.out)
+    first, _, last = asked.seeds.partition("-")
+    seeds = range(int(first), int(last or first) + 1)
+    without = [figures(asked, ABSENT, seed) for seed in seeds]
     for name in asked.attacks:
         try:
-            row = figures(asked.layout, name, asked.seed, asked.out)
+            rows = [figures(asked, name, seed) for seed in seeds]
         except UsageError as error:  # what a node cannot do, as it has one chain for all
             print(json.dumps({"attack": name, "not_a_nodes": str(error)}), flush=True)
             continue
         told = {
             "attack": name,
-            "loss": round(row["loss"] / without["loss"], 4),
-            "worst": round(row["worst"] / without["worst"], 4),
-            "moves": row["moves"],
-            "honest_bans": row["honest_bans"],
-            "broken": row["broken"],
+            "loss": _ratios(rows, without, "loss"),
+            "worst": _ratios(rows, without, "worst"),
+            "moves": min(row["moves"] for row in rows),
+            "honest_bans": sum(row["honest_bans"] for row in rows),
+            "broken": [promise for row in rows for promise in row["broken"]],
         }
         print(json.dumps(told), flush=True)
 
 
-def figures(layout: str, attack: str, seed: int, out: Path) -> dict[str, Any]:
+def _ratios(rows: list[dict[str, Any]], without: list[dict[str, Any]], what: str) -> list[float]:
+    return [round(row[what] / calm[what], 4) for row, calm in zip(rows, without, strict=True)]
+
+
+def figures(asked: argparse.Namespace, attack: str, seed: int) -> dict[str, Any]:
     """Return what one run came to. `moves`: the fewest averagings with other regions of an honest node."""
-    kept = out / f"{layout}-{attack}-{seed}.json"
+    length = f"{asked.rounds}x{asked.inner_steps}-{asked.every}"
+    kept = asked.out / f"{asked.layout}-{attack}-{length}-{seed}.json"
     if not kept.exists():
-        path = out / f"{layout}-{attack}-{seed}.toml"
-        path.write_text(scenario_text(layout, attack), encoding="utf-8")
+        path = kept.with_suffix(".toml")
+        path.write_text(scenario_text(asked, attack, seed), encoding="utf-8")
         with TemporaryDirectory() as folder:
             course = play(load_scenario(path, seed=seed), folder=Path(folder) / "nodes")
             logs = [Path(folder) / "nodes" / member.name / "events.jsonl" for member in course.honest]
@@ -77,11 +87,12 @@ def figures(layout: str, attack: str, seed: int, out: Path) -> dict[str, Any]:
     return dict(json.loads(kept.read_text()))
 
 
-def scenario_text(layout: str, attack: str) -> str:
-    """Return the scenario. All have the data that they would have with the liars there."""
-    labels = ["east", "west"] if layout == BRIDGES else ["north", "east", "south", "west"]
-    each = 5 if layout == BRIDGES else 4
-    lying = dict.fromkeys(labels, 1) if layout == BRIDGES else {labels[-1]: each}
+def scenario_text(asked: argparse.Namespace, attack: str, seed: int) -> str:
+    """Return the scenario. All have the data that they would have with the liars there. `seed` draws the initial model
+    and the batches as well."""
+    labels = ["east", "west"] if asked.layout == BRIDGES else ["north", "east", "south", "west"]
+    each = 5 if asked.layout == BRIDGES else 4
+    lying = dict.fromkeys(labels, 1) if asked.layout == BRIDGES else {labels[-1]: each}
     groups = "".join(_groups(labels, each, lying, absent=attack == ABSENT))
     lie = "" if attack == ABSENT else f'[attack]\nname = "{attack}"\n'
     return f"""
@@ -93,13 +104,15 @@ size = "pico"
 
 [sync]
 regions = {labels}
+region_every = {asked.every}
 
 [train]
-rounds = {ROUNDS}
-inner_steps = 10
+rounds = {asked.rounds}
+seed = {seed}
+inner_steps = {asked.inner_steps}
 batch_size = 4
 warmup_steps = 5
-eval_every = {ROUNDS}
+eval_every = {asked.rounds}
 
 {lie}{groups}
 [links.site]

@@ -162,8 +162,7 @@ async def _begin(node: Node, claims: Mapping[str, RegionClaim], views: Mapping[s
     False, with nothing changed, where too few are here or can be read."""
     if len(views) < fewest and (views or any(_has_model(node, claim) for claim in claims.values())):
         return False
-    every = _turns(node).averaging.every
-    at = median_low(_within_a_period(claims[region], views.get(region), every) for region in views or claims)
+    at = median_low(claims[region].round for region in views or claims)
     entered = min(at + 1, node.state.rounds_at(at + 1) - 1)
     async with node.strategy_lock:
         theta_d = await _turns(node).begin_at(node, list(views.values()))
@@ -176,12 +175,6 @@ async def _begin(node: Node, claims: Mapping[str, RegionClaim], views: Mapping[s
     donors: list[str] = sorted({model.peer for view in views.values() for model in view.models})
     node.journal.emit(Joined(round=entered, donors=len(donors), peers=donors, regions=sorted(views or claims)))
     return True
-
-
-def _within_a_period(claim: RegionClaim, view: RegionalView | None, every: int) -> int:
-    """The round that a region is said to be at, as far as its newest model bears it out: the next one would be here."""
-    newest = 0 if view is None else view.round
-    return max(newest, min(claim.round, newest + every))
 
 
 def _alone(node: Node, because: str) -> Beginning:

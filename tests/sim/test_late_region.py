@@ -235,6 +235,41 @@ async def test_a_model_that_cannot_be_read_does_not_have_a_region_begin_alone(tm
         assert all(member.told("joined") and not member.told("warning") for member in west)
 
 
+class Latecomer:
+    """A service that publishes no model of its region before the round `until`."""
+
+    def __init__(self, service: GossipService, until: int) -> None:
+        self._service = service
+        self._until = until
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._service, name)
+
+    async def publish_regional(self, *, round: int, codec: str, payload: bytes, averaged: int) -> None:
+        if round >= self._until:
+            await self._service.publish_regional(round=round, codec=codec, payload=payload, averaged=averaged)
+
+
+async def test_a_region_waits_on_where_too_few_of_the_models_that_came_can_be_read(tmp_path, autojump_clock):
+    labels = ("east", "west")
+    async with swarm(tmp_path) as it:
+        east = await begin(it, "east", labels, absent=2)
+        await one(
+            it, "east", labels, 2, change=lambda node: put_part(node, "service", Garbler(node.service)), wait_for=3
+        )
+        late = lambda node: put_part(node, "service", Latecomer(node.service, 29))  # noqa: E731
+        await one(it, "east", labels, 3, change=late, wait_for=3)
+        await until_round(east, 16)
+        west = await begin(it, "west", labels)
+        await until_round(west, 1)
+        for member in west:
+            rejected = member.node.service.stats.rejected_by_reason
+            assert rejected.get("malformed"), "three models of round 21 came, of which one cannot be read"
+            (joined,) = member.told("joined")
+            assert joined["donors"] >= 3
+            assert not member.told("warning")
+
+
 async def test_a_region_that_comes_to_others_beyond_its_rounds_is_told_and_begins_alone(tmp_path, autojump_clock):
     labels = ("east", "west")
     async with swarm(tmp_path) as it:
