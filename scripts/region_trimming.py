@@ -47,11 +47,15 @@ class Layout:
 class InMemorySwarm:
     """Nodes that close their rounds at the same time."""
 
-    def __init__(self, layout: Layout, task: ByteLM, train: TrainConfig) -> None:
+    def __init__(self, layout: Layout, task: ByteLM, train: TrainConfig, compressor: str) -> None:
         self._train = train
         labels = tuple(f"region-{number}" for number in range(layout.regions)) if layout.regions > 1 else ()
         self._config = SyncConfig(
-            f=layout.f, regions=labels, region_every=layout.every, region_compressor=layout.compressor
+            f=layout.f,
+            compressor=compressor,
+            regions=labels,
+            region_every=layout.every,
+            region_compressor=layout.compressor,
         )
         self.trainers = [Trainer(task, train, Shard(index=each, count=NODES)) for each in range(NODES)]
         genesis_d = self.trainers[0].vector()
@@ -125,6 +129,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=48)
     parser.add_argument("--inner-steps", type=int, default=8)
+    parser.add_argument("--compressor", default="q2", help="of updates")
     parser.add_argument("--eval-every", type=int, default=24)
     parser.add_argument("--every", type=int, nargs="*", default=[8, 4])
     parser.add_argument("--layouts", nargs="*", help="names of those to play; without it all")
@@ -156,8 +161,8 @@ def layouts(every: Sequence[int]) -> Iterator[Layout]:
 
 def curve(asked: argparse.Namespace, layout: Layout, seed: int) -> Curve:
     """Return one run's losses."""
-    what = f"{asked.size}-{asked.batch_size}-{asked.rounds}x{asked.inner_steps}-{layout.name.replace(' ', '_')}-{seed}"
-    kept = asked.out / f"{what}.json"
+    length = f"{asked.size}-{asked.batch_size}-{asked.rounds}x{asked.inner_steps}-{asked.compressor}"
+    kept = asked.out / f"{length}-{layout.name.replace(' ', '_')}-{seed}.json"
     if not kept.exists():
         train = TrainConfig(
             rounds=asked.rounds,
@@ -167,7 +172,7 @@ def curve(asked: argparse.Namespace, layout: Layout, seed: int) -> Curve:
             threads=1,
             device="cpu",
         )
-        swarm, losses = InMemorySwarm(layout, ByteLM(asked.size), train), {}
+        swarm, losses = InMemorySwarm(layout, ByteLM(asked.size), train, asked.compressor), {}
         for number in range(asked.rounds):
             swarm.round(number)
             if (number + 1) % asked.eval_every == 0:
