@@ -23,7 +23,7 @@ from gossip.core.envelope import EnvelopeKind, Scope, open_envelope, open_from, 
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
-from gossip.core.messages import FindRequest, Hello, check_run, parse_hello
+from gossip.core.messages import FindRequest, Hello, PauseRequest, check_run, parse_hello
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import (
     PeerRecord,
@@ -46,6 +46,7 @@ from gossip.regions.region_labels import RegionLabels, bound_to_none
 from gossip.regions.regional_inbox import RegionalInbox
 from gossip.regions.regional_models import RegionalModels
 from gossip.regions.residency import Residency
+from gossip.updates.announced_pauses import AnnouncedPauses, pause_request
 from gossip.updates.audits import Heard, LinkAudit
 from gossip.updates.broadcast_validator import BroadcastValidator
 from gossip.updates.exchange_times import ExchangeTimes
@@ -155,6 +156,7 @@ class Engine:
             ),
         )
         self.neighbours: Mapping[PeerId, Neighbour] = self.mesh.table
+        self._pauses = AnnouncedPauses(self.neighbours)
         self._probation = Probation(rounds=config.probation_rounds, seats=liars)
         self._begun_at = float("-inf")
         """When our newest chain began (seconds, monotonic)."""
@@ -511,6 +513,22 @@ class Engine:
         self.bridges.lose(peer)
         self.mesh.depart(peer, now)
 
+    # -- pauses
+
+    def on_pause(self, peer: PeerId, request: PauseRequest, now: float) -> None:
+        """Handle a neighbour's word that it is paused. Raises RemoteError."""
+        neighbour = self.neighbours[peer]
+        link = self._check_link(parse_update_header(open_from(request.link, self.scope, peer, EnvelopeKind.LINK)))
+        if self._learn(neighbour, link, now) is Verdict.REPLAYED:
+            raise RemoteError(Reason.REPLAYED, "a pause after an old link")
+        self._pauses.say(peer, link.place, request.seconds, now)
+
+    def pause_after(self, seconds: float | None) -> PauseRequest | None:
+        """Return our word that we are paused for so long (None: unknown) after our newest link; None where there is no
+        link: nobody waits for us."""
+        newest = self.publisher.newest
+        return None if newest is None else pause_request(newest.raw, seconds)
+
     # -- addresses
 
     def set_anchors(self, peers: frozenset[PeerId]) -> None:
@@ -791,7 +809,12 @@ class Engine:
             self._config.max_staleness,
             swarm=self._swarm_round_among(seated),
             beginning=now < self._begun_at + ARRIVAL_S,
+            paused=self.paused(round, now).intersection(seated),
         )
+
+    def paused(self, round: int, now: float) -> frozenset[PeerId]:
+        """Return the neighbours that have said that they are paused, and have not announced this round."""
+        return self._pauses.excused(round, now)
 
     def degrees_of(self, peers: Iterable[PeerId]) -> dict[PeerId, int]:
         """Return how many neighbours each of these neighbours has, as its newest hello says."""

@@ -21,7 +21,7 @@ from gossip.context import ServiceContext
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.identity import peer_id_of
 from gossip.core.ids import Digest, PeerId
-from gossip.core.limits import MAX_STREAMS_PER_PEER, STREAM_PROTOCOL
+from gossip.core.limits import MAX_STREAMS_PER_PEER, PAUSE_PROTOCOL, STREAM_PROTOCOL
 from gossip.core.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
 from gossip.core.messages import (
     ChunkRequest,
@@ -31,6 +31,7 @@ from gossip.core.messages import (
     HelloRequest,
     ManifestRequest,
     PartRequest,
+    PauseRequest,
     Request,
     SnapshotRequest,
     StateRequest,
@@ -95,7 +96,7 @@ class Server:
     async def handle_stream(self, protocol: str, stream: Stream) -> None:
         """Serve one stream to its end; raises nothing of the peer's or the network's making."""
         peer = stream.remote
-        if protocol != STREAM_PROTOCOL or self._streams[peer] >= MAX_STREAMS_PER_PEER:
+        if protocol not in (STREAM_PROTOCOL, PAUSE_PROTOCOL) or self._streams[peer] >= MAX_STREAMS_PER_PEER:
             self._context.offence(peer, RemoteError(Reason.PROTOCOL, "too many streams, or one for nothing we know"))
             await stream.reset()
             return
@@ -183,12 +184,16 @@ class Server:
             case PartRequest(envelope=envelope):
                 self._allreducer.on_part(peer, envelope)
                 return encode_answer()
+            case PauseRequest():
+                self._engine.on_pause(peer, request, trio.current_time())
+                self._allreducer.look_again()
+                return encode_answer()
             case _:
                 assert_never(request)
 
     def _check_listens(self, peer: PeerId, request: Request) -> None:
-        if isinstance(request, PartRequest):
-            raise RemoteError(Reason.WRONG_ROLE, "a part of an exchange from who trains nothing")
+        if isinstance(request, PartRequest | PauseRequest):
+            raise RemoteError(Reason.WRONG_ROLE, "a part of an exchange, or a pause, from who trains nothing")
 
     def _check_of_region(self, peer: PeerId, request: Request) -> None:
         """Raise RemoteError for what a member of another region does not get: all but a region's model that may leave

@@ -77,6 +77,7 @@ from gossip.transport.throttled import within
 from gossip.transport.wire_bytes import WireBytes
 from gossip.updates.announcer_task import Announcer
 from gossip.updates.follower_task import Followers
+from gossip.updates.pauses_task import say_paused
 from gossip.updates.roles import Roles
 from gossip.updates.round_closer_task import RoundCloser
 
@@ -337,9 +338,14 @@ class GossipService(Handlers):
         return sorted(self._engine.standing(round, trio.current_time()).staleness)
 
     async def wait_for_round(self, round: int, peers: Collection[PeerId]) -> None:
-        """Wait until each of these peers has announced this round or a later one, or is no neighbour."""
-        while any((self._announced(peer) or 0) < round for peer in peers if peer in self._engine.neighbours):
+        """Wait until each of these peers has announced this round or a later one, is paused, or is no neighbour."""
+        while any((self._announced(peer) or 0) < round for peer in self._awaited(round, peers)):
             await self._context.changed.wait()
+
+    async def say_paused(self, seconds: Callable[[], float | None]) -> None:
+        """Tell the neighbours that we are paused after our newest update, until cancelled; the next update ends it for
+        them. `seconds`: returns for how long from now, None where nobody knows. They do not wait for us meanwhile."""
+        await say_paused(self._context, seconds)
 
     async def close_round(self, round: int, *, at_most_s: float) -> RoundView:
         """Wait for a quorum of fresh neighbours, or for the deadline; at most `at_most_s` seconds."""
@@ -504,6 +510,10 @@ class GossipService(Handlers):
         self._server.blob_cache.forget(peer)
         self._engine.membership_ended(peer, why)
         self._perform()
+
+    def _awaited(self, round: int, peers: Collection[PeerId]) -> set[PeerId]:
+        here = set(self._engine.neighbours).intersection(peers)
+        return here - self._engine.paused(round, trio.current_time())
 
     def _announced(self, peer: PeerId) -> int | None:
         return self._engine.neighbours[peer].announced_round

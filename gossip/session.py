@@ -109,13 +109,13 @@ class Session:
 
 @asynccontextmanager
 async def open_session(
-    transport: Transport, peer: PeerId, patience_s: float, *, bulk: bool = False
+    transport: Transport, peer: PeerId, patience_s: float, *, bulk: bool = False, protocol: str = STREAM_PROTOCOL
 ) -> AsyncIterator[Session]:
     """Open a stream to a connected peer; closed at the end, reset on any exception. `bulk`: much will be asked for."""
     stream: Stream | None = None
     try:
         with trio.move_on_after(patience_s):
-            stream = await transport.open_stream(peer, STREAM_PROTOCOL, bulk=bulk)
+            stream = await transport.open_stream(peer, protocol, bulk=bulk)
         if stream is None:
             raise RemoteError(Reason.TIMEOUT, "it does not take a stream")
         yield Session(FrameStream(stream, patience_s))
@@ -128,10 +128,16 @@ async def open_session(
 
 
 async def ask_once(
-    transport: Transport, peer: PeerId, request: Request, patience_s: float, most: int
+    transport: Transport,
+    peer: PeerId,
+    request: Request,
+    patience_s: float,
+    most: int,
+    *,
+    protocol: str = STREAM_PROTOCOL,
 ) -> bytes | bytearray:
     """Send one request on a stream of its own; return the raw response."""
-    async with open_session(transport, peer, patience_s) as session:
+    async with open_session(transport, peer, patience_s, protocol=protocol) as session:
         return await session.ask(request, most)
 
 

@@ -202,6 +202,7 @@ def conversation() -> dict[str, object]:
         "chunk": (messages.ChunkRequest(address=address, index=0), [chunk]),
         "goodbye": (messages.GoodbyeRequest(envelope=goodbye), []),
         "part": (messages.PartRequest(envelope=goodbye), []),
+        "pause": (messages.PauseRequest(link=link, seconds=25_200), []),
         "find": (_find(record), [record, [record, record]]),
         **_of_members(),
     }

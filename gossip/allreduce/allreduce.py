@@ -11,7 +11,7 @@ cannot check what an owner reduced; that bounds a lie to one part, and no better
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -183,6 +183,12 @@ class AllReduce:
             self._reducing = True
             work.append(Reduce(vectors=dict(self._gathered)))
         return work
+
+    def give_up(self, members: Collection[PeerId]) -> None:
+        """Await nothing more of members that have announced none of it: they have said that they are paused."""
+        for (peer, stage), standing in self._standing.items():
+            if peer in members and standing is _Standing.AWAITED and (peer, stage) not in self._told:
+                self._standing[peer, stage] = _Standing.FAILED
 
     def take_own(self, data: bytes | memoryview) -> None:
         """Set our own vector's values of our part; they are reduced with the others'."""

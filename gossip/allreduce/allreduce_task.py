@@ -80,6 +80,10 @@ class AllReducer:
         finally:
             self._changed.beat()
 
+    def look_again(self) -> None:
+        """Look whom the exchange under way waits for: a neighbour has said that it is paused."""
+        self._changed.beat()
+
     def owes(self, neighbours: Container[PeerId]) -> bool:
         """Return whether one of the neighbours has yet to take the newest part that we reduced."""
         return any(peer in neighbours for peer in self._untaken)
@@ -142,7 +146,10 @@ class AllReducer:
         async with trio.open_nursery() as nursery:
             perform = _Performer(self._context, exchange, self._meter, self._changed, nursery)
             perform.tell_all(self._serve(exchange, Stage.WHOLE, payload))
-            while not exchange.done(trio.current_time()) or perform.telling:
+            while True:
+                exchange.give_up(self._context.engine.paused(exchange.group.round, trio.current_time()))
+                if exchange.done(trio.current_time()) and not perform.telling:
+                    break
                 for work in exchange.work(trio.current_time()):
                     match work:
                         case Pull():

@@ -12,6 +12,10 @@ PROTOCOL_VERSION: Final = 3
 STREAM_PROTOCOL: Final = "/p2ptrain/1/session"
 """The one stream protocol: requests and responses."""
 
+PAUSE_PROTOCOL: Final = "/p2ptrain/pause/1.0.0"
+"""The stream protocol of pauses: framed as the other one. It is not below `/p2ptrain/1`, so a release that does not
+know it refuses the stream and charges nobody; a request that it cannot read it would charge."""
+
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
 

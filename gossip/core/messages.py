@@ -177,6 +177,15 @@ class PartRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PauseRequest:
+    """Says that its sender publishes nothing after `link`, its newest, for some `seconds`; 0: it does not know for how
+    long. Answered by nothing."""
+
+    link: bytes
+    seconds: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class FindRequest:
     """Asks for the members of a run nearest to a place (discovery/routing_table.py); answered by the answerer's own
     record and theirs, nearest first. `record`: the asker's own. The envelopes are raw here; b"" stands for none."""
@@ -202,6 +211,7 @@ Request = (
     | ChunkRequest
     | GoodbyeRequest
     | PartRequest
+    | PauseRequest
     | FindRequest
     | MemberRequest
 )
@@ -226,6 +236,8 @@ def encode_request(request: Request) -> bytes:
             return pack(("goodbye", envelope))
         case PartRequest(envelope=envelope):
             return pack(("part", envelope))
+        case PauseRequest(link=link, seconds=seconds):
+            return pack(("pause", link, seconds))
         case FindRequest(swarm=swarm, run=run, genesis=genesis, target=target, record=record):
             return pack(("find", swarm, run, genesis, target, record))
         case MembershipRequest(page=page):
@@ -251,6 +263,7 @@ _PARSERS: Final[dict[str, Callable[[Fields], Request]]] = {
     "chunk": lambda fields: ChunkRequest(address=fields.digest(), index=fields.integer(MAX_CHUNKS)),
     "goodbye": lambda fields: GoodbyeRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
     "part": lambda fields: PartRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
+    "pause": lambda fields: PauseRequest(link=fields.binary(MAX_ENVELOPE_BYTES), seconds=fields.integer()),
     "find": lambda fields: FindRequest(
         swarm=SwarmId(fields.exactly(SWARM_ID_BYTES)),
         run=RunId(fields.exactly(RUN_ID_BYTES)),
@@ -358,5 +371,5 @@ def parse_known_answer(raw: bytes | bytearray) -> Known:
 
 
 def parse_empty_answer(raw: bytes | bytearray) -> None:
-    """Check the answer to a goodbye or a part. Raises Refused or RemoteError."""
+    """Check the answer to a goodbye, a part or a pause. Raises Refused or RemoteError."""
     _open_response(raw).end()

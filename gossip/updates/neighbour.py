@@ -94,6 +94,14 @@ class Neighbour:
         newest = self.chain.announced.body if self.chain.announced else self.chain.applied
         return newest.round if newest else None
 
+    @property
+    def promised_round(self) -> int | None:
+        """The newest round whose work the neighbour has signed, here or on the way; counted as `applied_round`."""
+        newest = self.chain.announced
+        if newest is None:
+            return self.applied_round
+        return newest.body.round - 1 if newest.seq == 0 else newest.body.round
+
     def status(self, *, ours: int, theirs: int | None, score: float, address: str) -> NeighbourStatus:
         """Return what people see; `ours`: our round, against which the staleness of `theirs` is counted."""
         return NeighbourStatus(

@@ -67,8 +67,10 @@ class RoundCloser:
         return min(self._longest, delivered or 0.0)
 
     def arrivals(self, round: int) -> Arrivals:
-        """Return what has arrived of a round so far."""
-        rounds = [it.announced_round for it in self._context.engine.seated().values()]
+        """Return what has arrived of a round so far, of the neighbours that are not paused."""
+        engine = self._context.engine
+        paused = engine.paused(round, trio.current_time())
+        rounds = [it.announced_round for peer, it in engine.seated().items() if peer not in paused]
         announced = sum(at is not None and at >= round for at in rounds)
         arrived = self._standing(round).fresh
         return Arrivals(neighbours=len(rounds), announced=max(announced, arrived), arrived=arrived)
@@ -100,7 +102,7 @@ class RoundCloser:
     async def _enough(self, round: int) -> Literal["quorum", "alone"]:
         while True:
             standing = self._standing(round)
-            if standing.neighbours == 0:
+            if standing.awaits_nobody:
                 return "alone"
             if self._is_quorum(standing, round):
                 return "quorum"
@@ -120,11 +122,12 @@ class RoundCloser:
 
     def _due(self, round: int, standing: Standing) -> int:
         """Return how many neighbours are too stale to be live, yet deliver, and have announced this round, or one that
-        we had open while an announcement may have been under way."""
+        we had open while an announcement may have been under way; paused ones have nothing under way."""
         engine, since = self._context.engine, self._since()
         opened = trio.current_time() - self._exchange_patience()
         least = round - sum(at >= opened for at in self._closed_at)
-        stale = {peer: it for peer, it in engine.seated().items() if peer not in standing.staleness}
+        counted = standing.staleness.keys() | engine.paused(round, trio.current_time())
+        stale = {peer: it for peer, it in engine.seated().items() if peer not in counted}
         return sum(
             (it.announced_round or 0) >= least and self._exchanges.delivers(peer, since) for peer, it in stale.items()
         )

@@ -2,18 +2,23 @@
 
 A neighbour counts as *live* while its newest applied round is at most `max_staleness` behind ours, and as *fresh* when
 it has reached ours. The base of a chain has the work of the round before it: of none, at the start of a run. A round
-closes at a quorum of fresh among the live ones, or at the deadline. So a neighbour that died costs a few deadlines, and
+closes at a quorum of fresh among the live ones, or at the deadline. One that has announced a pause
+(announced_pauses.py) is not waited for: it belongs to the round as before, and does not count in the quorum's
+denominator. So a neighbour that died costs a few deadlines, and
 then nothing, because it is too stale to be live. With neighbours but no live one we wait for the deadline: a node that
 ran ahead of all others must not run further.
 
 A neighbour that is too stale here, but has announced our round and delivers, is *due*: it keeps up, and the exchange
 does not. It counts in the quorum's denominator. Otherwise every neighbour whose updates pile up would make the quorum
 smaller, the rounds shorter and the pile larger, until each node closed its rounds alone.
+
+A pause takes nothing from the denominator that publishing in time would not have added to the fresh. So liars close no
+round by pauses that they could not close by updates. Where all neighbours are paused, there is nobody to wait for.
 """
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -37,18 +42,25 @@ itself, half of all rounds would be cut short, and each cut would lower the next
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The members of a round: staleness in rounds of each live neighbour, how many are fresh, and how many neighbours
-    have yet to announce anything."""
+    """The members of a round: staleness in rounds of each live neighbour, how many are fresh, how many neighbours have
+    yet to announce anything, and how many are paused: of all neighbours, and of the live ones."""
 
     staleness: dict[PeerId, int]
     fresh: int
     neighbours: int
     arriving: int = 0
+    paused: int = 0
+    live_paused: int = 0
+
+    @property
+    def awaits_nobody(self) -> bool:
+        """Whether there is no neighbour that has not paused."""
+        return self.paused == self.neighbours
 
     def quorum_reached(self, quorum: float, *, due: int = 0) -> bool:
-        """Return whether enough are fresh: of the live neighbours, of those arriving, and of those that are `due`,
-        whose updates are still on the way."""
-        live = len(self.staleness) + self.arriving
+        """Return whether enough are fresh: of the live neighbours that are not paused, of those arriving, and of those
+        that are `due`, whose updates are still on the way."""
+        live = len(self.staleness) - self.live_paused + self.arriving
         return live > 0 and self.fresh >= math.ceil(quorum * (live + due) - 1e-9)
 
 
@@ -66,10 +78,11 @@ def standing(
     *,
     swarm: int | None = None,
     beginning: bool = False,
+    paused: Collection[PeerId] = (),
 ) -> Standing:
     """Return who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet; -1: base of
     a run). `swarm`: the swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than
-    ARRIVAL_S ago."""
+    ARRIVAL_S ago. `paused`: neighbours that have said so, and have not announced this round."""
     oldest, newest = round - max_staleness, max(round, swarm or 0) + LEAD_ROUNDS
     live = {peer: max(0, round - at) for peer, at in applied.items() if at is not None and oldest <= at <= newest}
     rounds = list(applied.values())
@@ -77,7 +90,9 @@ def standing(
         staleness=live,
         fresh=list(live.values()).count(0),
         neighbours=len(rounds),
-        arriving=rounds.count(None) if beginning else 0,
+        arriving=sum(at is None and peer not in paused for peer, at in applied.items()) if beginning else 0,
+        paused=len(paused),
+        live_paused=sum(peer in live for peer in paused),
     )
 
 

@@ -9,8 +9,9 @@ are at most T / calm_s + 1 pauses, whatever is read.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from node.participation.base import ParticipationPolicy
+from node.participation.base import ParticipationPolicy, TellsReturn
 from node.participation.device_state import DeviceState
+from p2ptrain.protocols import implements
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Decider:
         self._forbidding: set[str] = set()
         self._began: float | None = None
         """When training began, or went on; None: it has not begun, or is paused."""
+        self._reasoned: list[PauseReason] = []
+        """What forbade training at the last look."""
         self._forbidden_at = 0.0
         """When training was forbidden last."""
         self.faults: dict[str, str] = {}
@@ -55,7 +58,7 @@ class Decider:
     def look(self, state: DeviceState, now: float) -> PauseReason | None:
         """Decide by readings taken at `now` (seconds, monotonic). Return why training is paused, None where it is
         not."""
-        reasons = self._reasons(state)
+        reasons = self._reasoned = self._reasons(state)
         if reasons:
             self._forbidden_at = now
         if self.reason is not None:
@@ -68,6 +71,24 @@ class Decider:
         elif self._began is None:
             self._began = now
         return self.reason
+
+    def pause_seconds(self, state: DeviceState) -> float | None:
+        """Return in how many seconds at most after `state`, the readings of the last look, training goes on, if nothing
+        else forbids it meanwhile. None where one of the policies that forbade it then does not know."""
+        ends = [self._returns_at(reason.policy, state) for reason in self._reasoned]
+        known = [end for end in ends if end is not None]
+        if len(known) < len(ends):
+            return None
+        return max([0.0, *(end - state.now for end in known)]) + self._patience.calm_s
+
+    def _returns_at(self, name: str, state: DeviceState) -> float | None:
+        policy = self._policies[name]
+        if name in self.faults or not implements(policy, TellsReturn):
+            return None
+        try:
+            return policy.returns_at(state)
+        except Exception:  # a third party's; what it says of `forbids` is told, and this is only a help for others
+            return None
 
     def _must_stop(self, reasons: Sequence[PauseReason], now: float) -> bool:
         if self._began is None or now - self._began >= self._patience.stay_s:

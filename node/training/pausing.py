@@ -3,9 +3,9 @@
     readings ── Decider ── `paused` ── the inner loop stands, between two steps ── `stand_still` waits here
 
 Nothing else of the node stops. It serves its snapshots and updates, and follows its neighbours', whose rounds go on
-without it: their quorum and their deadlines leave out who has nothing new. The steps of the round in which a pause
-begins are published as a shorter round, so none is lost. After the pause the node goes on where it was; one that is
-further behind than `max_staleness` takes the others' model, as after any absence (joining.py).
+without it: it tells them that it is paused, and when it will be back where a policy knows. The steps of the round in
+which a pause begins are published as a shorter round, so none is lost. After the pause the node goes on where it was;
+one that is further behind than `max_staleness` takes the others' model, as after any absence (joining.py).
 """
 
 import math
@@ -69,6 +69,7 @@ class Pauses:
         self._failing: set[str] = set()
         self._failed_at: dict[str, float] = {}
         self._allowed = trio.Event()
+        self._state: DeviceState | None = None
 
     async def watch(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look until cancelled. Started after the first look, so that no step is taken before it."""
@@ -92,8 +93,15 @@ class Pauses:
             seconds[self.reason.policy] += trio.current_time() - self._counted_at
         return seconds
 
+    def seconds_left(self) -> float | None:
+        """Return in how many seconds training goes on, as far as policies know; None where one does not."""
+        if self._state is None:
+            return None
+        seconds = self._decider.pause_seconds(self._state)
+        return None if seconds is None else max(0.0, seconds - (trio.current_time() - self._counted_at))
+
     async def _look(self) -> DeviceState:
-        state = await self._read()
+        state = self._state = await self._read()
         now = trio.current_time()
         if self.reason is not None:
             self.seconds[self.reason.policy] += now - self._counted_at
@@ -153,7 +161,10 @@ async def stand_still(node: Node) -> None:
         await _first_of(pauses.until_allowed, node.state.until_closed)
     elif not node.inner.phase_steps:
         await node.executor.drive(node.inner.settling())
-        await _give_back_memory(node, pauses)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.service.say_paused, pauses.seconds_left)
+            await _give_back_memory(node, pauses)
+            nursery.cancel_scope.cancel()
         node.pace.took(node.peer_id, None)  # the time since the last update says nothing of this machine's speed
 
 

@@ -17,6 +17,7 @@ import moves_identities
 import moves_lies
 import moves_login
 import moves_members
+import moves_pauses
 import moves_payloads
 import moves_regions
 from adversary_move import MOVES, Move, draw_move
@@ -30,6 +31,7 @@ FILES: Final = (
     moves_lies,
     moves_login,
     moves_members,
+    moves_pauses,
     moves_payloads,
     moves_regions,
 )

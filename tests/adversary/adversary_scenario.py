@@ -50,7 +50,11 @@ the first."""
 RESIDENCY: Final = frozenset({"residency"})
 """One more: nothing may leave the first of the regions, and no hostile node says that it is of that one."""
 
-LATER: Final = {"login": 1000, "regions": 2000, "bound": 3000, "residency": 4000}
+PAUSES: Final = frozenset({"pauses"})
+"""And one: of five honest nodes two, at some time three, are paused for some rounds, and say so; fewer than 2 f + 1 are
+there then."""
+
+LATER: Final = {"login": 1000, "regions": 2000, "bound": 3000, "residency": 4000, "pauses": 5000}
 """Kinds by their first seeds; those after it are of the same kind, up to the next."""
 
 LABELS: Final = ("east", "west")
@@ -61,6 +65,9 @@ LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1}
 
 HIDDEN: Final = 2
 """Of a relay's scenario, the last so many are behind NAT, or a dedicated relay's clients."""
+
+AWAY: Final = {2: (100.0, 112.0), 3: (50.0, 110.0), 4: (95.0, 140.0)}
+"""Of the honest nodes that pause: from when until when, in virtual seconds."""
 
 COMES_AT: Final = 65.0
 """When they do: in the fifth round."""
@@ -203,6 +210,8 @@ def draw_scenario(kind: str, rng: random.Random, seed: int) -> Scenario:
         shape["honest"] = max(shape["honest"], 5)
     if kind in REGIONS | BOUND | RESIDENCY:  # as many in each as f = 1 wants
         shape |= {"honest": 8, "f": 1, "degree": 8}
+    if kind in PAUSES:
+        shape |= {"honest": 5, "f": 1}
     if kind == "open":
         shape["degree"] = rng.choice([4, 8])
     return Scenario(

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median_low
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import trio
 from adversary_members import SWARM, enroll, gate_of
-from adversary_scenario import BOUND, COMES_AT, HIDDEN, LABELS, STEP_SECONDS, Scenario
+from adversary_scenario import AWAY, BOUND, COMES_AT, HIDDEN, LABELS, PAUSES, STEP_SECONDS, Scenario
 from hostile_chain import Vector
 from hostile_peer import HostilePeer
 from sim_swarm import Member, Swarm, key_of
@@ -31,6 +31,7 @@ from gossip.core.ids import Digest, PeerId
 from gossip.relay_service import RelayService
 from gossip.transport.memory.network import LinkQuality, MemoryTransport
 from node.config.schema import from_raw
+from node.participation.device_state import Battery, DeviceState
 from node.roles.assembly import run_info
 from node.system.run_dir import IDENTITY
 from node.training.node import Node
@@ -83,6 +84,12 @@ def _facts(scenario: Scenario) -> Facts:
     run = run_info(config, trainer.fingerprint, genesis_d)
     swarm = SWARM if scenario.private else config.network.named
     return Facts(Scope(swarm=swarm, run=run.run_id), run.genesis, genesis_d.numpy().copy())
+
+
+def _machine(number: int) -> DeviceState:
+    """What a node that pauses reads: it is off its charger while it is away."""
+    now, (begins, ends) = trio.current_time(), AWAY[number]
+    return DeviceState(now=now, battery=Battery(percent=100.0, plugged=not begins <= now < ends))
 
 
 class Stage:
@@ -178,6 +185,9 @@ class Stage:
             wait_for = min(wait_for, self.scenario.honest // 2 - 1)
         if role == "observer":
             sections["train"]["eval_every"] = 5
+        pauses = number in AWAY and self.scenario.kind in PAUSES
+        if pauses:
+            sections["participation"] = {"policy": ["plugged"], "calm_s": 1.0}
         if self.relay_transport is not None:
             sections["network"]["via"] = self.relay_transport.addresses[0]
         if self.scenario.kind == "relay":
@@ -194,6 +204,7 @@ class Stage:
             step_seconds=STEP_SECONDS,
             change=change,
             peers=self._known(name),
+            machine=partial(_machine, number) if pauses else None,
             **sections,
         )
         life = Life(

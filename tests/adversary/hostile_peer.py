@@ -39,6 +39,7 @@ from gossip.core.messages import (
     HelloRequest,
     ManifestRequest,
     PartRequest,
+    PauseRequest,
     Request,
     SnapshotRequest,
     StateRequest,
@@ -103,8 +104,10 @@ ANSWERED: Final = {
     BucketsRequest: "buckets",
     RosterRequest: "roster",
     TermsRequest: "terms",
+    PauseRequest: "pause",
 }
-"""What honest nodes ask, by the name on the wire; the last four in a private swarm alone."""
+"""What honest nodes ask, by the name on the wire; the last where nodes pause alone, and the four before it in a private
+swarm alone."""
 
 
 @dataclass(frozen=True)
@@ -369,7 +372,7 @@ class HostilePeer:
             case ChunkRequest(address=address, index=index) if address in self.chain.blobs:
                 data = self.chain.blobs[address][1]
                 return encode_answer(data[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES])
-            case GoodbyeRequest() | PartRequest():
+            case GoodbyeRequest() | PartRequest() | PauseRequest():
                 return encode_answer()
             case FindRequest():
                 return encode_answer(self.record, self.records[:16])

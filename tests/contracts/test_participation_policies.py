@@ -1,13 +1,18 @@
 """What every participation policy must hold: it decides by readings alone, with a margin, and says why in a line."""
 
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from node.participation import PARTICIPATION, PRESETS, ParticipationPolicy
+from node.participation.base import TellsReturn
 from node.participation.device_state import READINGS, Battery, DeviceState, GpuUseByOthers
+from p2ptrain.protocols import implements
 from p2ptrain.registry import BadOptionError
 
 every_policy = pytest.mark.parametrize("name", PARTICIPATION.names())
@@ -87,6 +92,44 @@ def test_it_forbids_something(name: str) -> None:
             True,
             False,
         }
+
+
+def at_the_return(state: DeviceState, back: float) -> DeviceState:
+    """The machine then, as far as a policy could have known: of the day's energy nothing is used."""
+    return replace(state, now=back, energy_j=None if state.energy_j is None else 0.0)
+
+
+@every_policy
+@given(state=states)
+def test_a_return_that_it_tells_is_when_it_lets_training_go_on(name: str, state: DeviceState) -> None:
+    its = policy(name)
+    if implements(its, TellsReturn) and its.forbids(state, paused=True) is not None:
+        back = its.returns_at(state)
+        assert back is not None
+        assert state.now < back <= state.now + 25 * 3600
+        assert its.forbids(at_the_return(state, back), paused=True) is None
+        assert its.forbids(replace(state, now=back - 61.0), paused=True) or back - 61.0 <= state.now, "no later"
+
+
+def test_hours_and_the_days_energy_tell_their_return() -> None:
+    assert {name for name in PARTICIPATION.names() if implements(policy(name), TellsReturn)} == {"hours", "energy"}
+
+
+@pytest.mark.parametrize(
+    ("hours", "now", "back"),
+    [
+        ("22:00-07:00", "2026-11-27 14:05:30", "2026-11-27 22:00:00"),
+        ("22:00-07:00,12:00-13:00", "2026-11-27 07:00:00", "2026-11-27 12:00:00"),
+        ("02:10-02:50", "2026-03-29 01:00:00", "2026-03-30 02:10:00"),  # the clock leaves these out that night
+        ("02:10-02:50", "2026-10-24 12:00:00", "2026-10-25 02:10:00"),
+    ],
+)
+def test_hours_begin_by_the_clock_on_the_wall(hours: str, now: str, back: str) -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    its = PARTICIPATION.get("hours", hours=hours, zone="Europe/Berlin")
+    assert isinstance(its, TellsReturn)
+    at = its.returns_at(DeviceState(now=datetime.fromisoformat(now).replace(tzinfo=berlin).timestamp()))
+    assert at == datetime.fromisoformat(back).replace(tzinfo=berlin).timestamp()
 
 
 @every_policy

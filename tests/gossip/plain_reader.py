@@ -268,6 +268,7 @@ REQUESTS: dict[str, dict[str, Check]] = {
     "chunk": {"address": exactly(32), "index": uint(16_384)},
     "goodbye": {"envelope": up_to(bytes, ENVELOPE)},
     "part": {"envelope": up_to(bytes, ENVELOPE)},
+    "pause": {"link": up_to(bytes, ENVELOPE), "seconds": uint()},
     "find": {
         "swarm": exactly(16),
         "run": exactly(16),
@@ -289,6 +290,7 @@ ANSWERS: dict[str, list[Check]] = {
     "chunk": [up_to(bytes, CHUNK)],
     "goodbye": [],
     "part": [],
+    "pause": [],
     "find": [up_to(bytes, ENVELOPE), list_of(up_to(bytes, ENVELOPE), 16)],
     "membership": [*KNOWN.values()],
     "buckets": [up_to(bytes, 2048)],

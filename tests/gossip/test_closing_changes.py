@@ -28,6 +28,7 @@ async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
         standing=lambda round, now: standing,
         round_closed=lambda: None,
         seated=dict,
+        paused=lambda round, now: frozenset(),
         neighbours=standing.staleness,
         degrees_of=lambda peers: dict.fromkeys(peers, 2),
     )

@@ -210,7 +210,7 @@ def test_every_kind_of_statement_and_request_has_a_heading():
     headings = {
         name for line in re.findall(r"^### (`.*)$", PAGE, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)
     }
-    requests = {"hello", "links", "snapshot", "manifest", "chunk", "goodbye", "find"}
+    requests = {"hello", "links", "snapshot", "manifest", "chunk", "goodbye", "find", "pause"}
     of_members = {"membership", "buckets", "roster", "terms"}
     assert {kind.value for kind in EnvelopeKind} | requests | of_members <= headings
     assert set(CODECS) <= headings

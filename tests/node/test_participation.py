@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -113,6 +114,46 @@ def test_soft_policies_let_training_go_on_for_a_while() -> None:
     assert its.look(DeviceState(now=0, load=0.0, gpu=NOBODY), 15.0) is None
     reason = its.look(DeviceState(now=0, load=0.9, gpu=GAME), 15.5)
     assert reason is not None, "a game need not wait"
+
+
+NOON = datetime(2026, 1, 1, 12).timestamp()
+
+
+def test_the_time_that_is_left_is_the_longest_of_those_that_forbid_it_or_unknown() -> None:
+    its = decider("hours", "energy", "gpu", calm_s=30.0)
+    ten_hours, twelve_hours = 10 * 3600.0, 12 * 3600.0
+    quiet = DeviceState(now=NOON, gpu=NOBODY, energy_j=0.0)
+    for state, left in (
+        (quiet, ten_hours + 30.0),
+        (replace(quiet, energy_j=1e9), twelve_hours + 30.0),
+        (replace(quiet, gpu=GAME), None),
+        (replace(quiet, now=NOON + ten_hours - 1.0), 1.0 + 30.0),
+        (replace(quiet, now=NOON + ten_hours), 30.0),
+        (replace(quiet, now=NOON + ten_hours + 1.0, gpu=None, unread={"gpu": "broken"}), 30.0),
+    ):
+        assert its.look(state, state.now - NOON) is not None
+        assert its.pause_seconds(state) == left
+
+
+def test_what_cannot_be_read_or_raises_tells_no_return() -> None:
+    its = decider("energy", unread_pauses=True)
+    state = DeviceState(now=NOON, unread={"energy": "broken"})
+    assert its.look(state, 0.0) is not None
+    assert its.pause_seconds(state) is None
+
+    class Broken:
+        reads = ()
+        at_once = True
+
+        def forbids(self, state: DeviceState, *, paused: bool) -> str | None:
+            return "always"
+
+        def returns_at(self, state: DeviceState) -> float | None:
+            raise OverflowError("a third party's fault")
+
+    broken = Decider({"broken": Broken()}, Patience(calm_s=1.0, stay_s=1.0))
+    assert broken.look(state, 0.0) is not None
+    assert broken.pause_seconds(state) is None
 
 
 def test_what_is_forbidden_from_the_start_never_begins() -> None:

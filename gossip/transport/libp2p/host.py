@@ -32,6 +32,7 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_ID
 from libp2p.transport.upgrader import TransportUpgrader
 
 from gossip.core.ids import PeerId
+from gossip.core.limits import PAUSE_PROTOCOL
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.reachability.circuit import HOP_PROTOCOL, STOP_PROTOCOL
 from gossip.transport.connection_limits import (
@@ -54,7 +55,7 @@ from gossip.transport.wire_bytes import WireBytes
 PROTOCOL: Final = "/p2ptrain/1"
 """Streams of this protocol, and of those below it, go to the handlers; the rest is libp2p's own."""
 
-CIRCUIT_PROTOCOLS: Final = (HOP_PROTOCOL, STOP_PROTOCOL)
+OTHER_PROTOCOLS: Final = (HOP_PROTOCOL, STOP_PROTOCOL, PAUSE_PROTOCOL)
 """Go to the handlers as well. Identify does not tell of them: strangers would ask for what neighbours alone get."""
 
 BURST_S: Final = 4.0
@@ -296,7 +297,7 @@ class _Handlers(dict[Any, Any]):
 
     def __contains__(self, protocol: object) -> bool:
         ours = isinstance(protocol, str) and f"{protocol}/".startswith(f"{PROTOCOL}/")
-        return ours or protocol in CIRCUIT_PROTOCOLS or super().__contains__(protocol)
+        return ours or protocol in OTHER_PROTOCOLS or super().__contains__(protocol)
 
     def __missing__(self, protocol: str) -> Callable[[Any], Awaitable[None]]:
         async def handler(net_stream: Any) -> None:

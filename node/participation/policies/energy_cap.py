@@ -1,6 +1,7 @@
 """`energy`: pause for the rest of the day once training has taken its energy."""
 
 from dataclasses import dataclass
+from datetime import datetime, time, timedelta
 from typing import Annotated, ClassVar, Final
 
 from node.participation.device_state import DeviceState, Reading
@@ -28,3 +29,8 @@ class EnergyCap:
         if state.energy_j is None or state.energy_j < self.kwh * KWH:
             return None
         return f"the day's {self.kwh:g} kWh are used up"
+
+    def returns_at(self, state: DeviceState) -> float | None:
+        """Return the next midnight, local time."""
+        today = datetime.fromtimestamp(state.now).date()
+        return datetime.combine(today + timedelta(days=1), time()).timestamp()

@@ -1,0 +1,245 @@
+"""Neighbours that say that they are paused: nobody waits for them, and nothing else changes."""
+
+from functools import partial
+
+import pytest
+import trio
+from gossip_swarm import FakeRuntime, play, swarm, until
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.allreduce.allreduce import AllReduce, Group
+from gossip.core.errors import Reason
+from gossip.core.ids import PeerId
+from gossip.core.limits import KIB, PAUSE_PROTOCOL
+from gossip.core.messages import PauseRequest, Refused, parse_empty_answer
+from gossip.session import ask_once
+from gossip.updates.announced_pauses import MAX_SAID_S, WORD_S, pause_request
+from gossip.updates.pauses_task import REPEAT_S
+from gossip.updates.rounds import standing
+
+LONG_S = 3600.0
+KNOWN_SOON_S = 0.5
+ALL = {"quorum": 1.0, "initial_deadline_s": 30.0}
+
+
+def word_of(node: FakeRuntime, seconds: float | None = None) -> PauseRequest:
+    word = node.service._engine.pause_after(seconds)
+    assert word is not None
+    return word
+
+
+async def say(node: FakeRuntime, other: FakeRuntime, word: PauseRequest) -> None:
+    parse_empty_answer(await ask_once(node.transport, other.peer, word, 10.0, KIB, protocol=PAUSE_PROTOCOL))
+
+
+async def close(node: FakeRuntime, round_: int) -> tuple[str, float]:
+    view = await node.service.close_round(round_, at_most_s=30.0)
+    return view.closed_by, view.seconds
+
+
+async def test_who_says_that_it_is_paused_is_not_waited_for(autojump_clock):
+    async with swarm() as it:
+        nodes = await it.start_all(4, **ALL)
+        await play(nodes, range(1, 3))
+        await until(lambda: all(node.follows(other) for node in nodes for other in nodes if node is not other))
+        present, paused = nodes[:3], nodes[3]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(paused.service.say_paused, lambda: LONG_S)
+            await trio.sleep(KNOWN_SOON_S)
+            views = [view for row in await play(present, range(3, 6)) for view in row]
+            assert {view.closed_by for view in views} == {"quorum"}
+            assert max(view.seconds for view in views) < 1.0
+            assert all(paused.peer in view.staleness for view in views), "it belongs to their rounds as before"
+            nursery.cancel_scope.cancel()
+        await paused.publish(3)
+        await trio.sleep(KNOWN_SOON_S)
+        (row,) = await play(present, [6])
+        assert {view.closed_by for view in row} == {"deadline"}, "an update ends its pause"
+
+
+async def test_without_a_word_the_others_wait(autojump_clock):
+    async with swarm() as it:
+        nodes = await it.start_all(4, **ALL)
+        (row,) = await play(nodes[:3], [1])
+        assert {view.closed_by for view in row} == {"deadline"}
+
+
+async def test_while_all_others_are_paused_nothing_is_waited_for(autojump_clock):
+    async with swarm() as it:
+        nodes = await it.start_all(3, **ALL)
+        async with trio.open_nursery() as nursery:
+            for node in nodes[1:]:
+                nursery.start_soon(node.service.say_paused, lambda: None)
+            await trio.sleep(KNOWN_SOON_S)
+            await nodes[0].publish(1)
+            assert await close(nodes[0], 1) == ("alone", 0.0)
+            for round_ in range(2, 12):
+                await nodes[0].publish(round_)
+                assert await close(nodes[0], round_) == ("alone", 0.0), "also of neighbours that are too stale by now"
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("seconds", "counts_s"), [(20, 20.0), (0, WORD_S), (MAX_SAID_S, WORD_S), (1 << 50, WORD_S)])
+async def test_a_word_counts_until_its_time_is_over_and_never_for_long(autojump_clock, seconds, counts_s):
+    async with swarm() as it:
+        one, other = await it.start_all(2, **ALL)
+        await say(other, one, PauseRequest(link=word_of(other).link, seconds=seconds))
+        said_at = trio.current_time()
+        await one.publish(1)
+        await trio.sleep_until(said_at + counts_s - 1.0)
+        assert await close(one, 1) == ("alone", 0.0)
+        await trio.sleep_until(said_at + counts_s + 1.0)
+        assert (await close(one, 1))[0] == "deadline"
+
+
+async def test_a_long_pause_is_said_again_before_the_word_ends(autojump_clock):
+    async with swarm() as it:
+        one, other = await it.start_all(2, **ALL)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.service.say_paused, lambda: None)
+            await one.publish(1)
+            for _ in range(8):
+                await trio.sleep(REPEAT_S)
+                assert await close(one, 1) == ("alone", 0.0)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_new_neighbour_is_told_as_well(autojump_clock):
+    async with swarm() as it:
+        nodes = await it.start_all(2, **ALL)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(nodes[1].service.say_paused, lambda: None)
+            await trio.sleep(60.0)
+            late = await it.start(9, peers=tuple(node.address for node in nodes), **ALL)
+            await late.begin()
+            await until(lambda: len(late.service.neighbours()) == 2)
+            await until(lambda: late.service._engine.paused(1, trio.current_time()) == {nodes[1].peer}, timeout_s=30.0)
+            nursery.cancel_scope.cancel()
+
+
+async def test_what_it_has_announced_is_waited_for_although_it_is_paused(autojump_clock):
+    async with swarm() as it:
+        one, other = await it.start_all(2, **ALL)
+        one.ready = trio.Event()  # its update is slow to be applied
+        await other.publish(1)
+        await say(other, one, word_of(other))
+        await one.publish(1)
+
+        async def go_on() -> None:
+            await trio.sleep(3.0)
+            one.ready.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(go_on)
+            closed_by, seconds = await close(one, 1)
+        assert closed_by == "quorum"
+        assert seconds == pytest.approx(3.0, abs=0.1)
+
+
+async def test_only_neighbours_and_only_their_own_newest_link(autojump_clock):
+    async with swarm() as it:
+        nodes = await it.start_all(4, **ALL)
+        one, other, third, liar = nodes
+        old = word_of(other)
+        for link, reason in ((b"", Reason.MALFORMED), (word_of(third).link, Reason.FORGED)):
+            with pytest.raises(Refused) as refused:
+                await say(liar, one, PauseRequest(link=link, seconds=0))
+            assert refused.value.reason is reason
+        assert one.service.stats.rejected[liar.peer, Reason.FORGED] == 1, "it is charged"
+        await play(nodes[:3], range(1, 3))
+        await until(lambda: one.follows(other))
+        await say(other, one, old)
+        assert not one.service._engine.paused(9, trio.current_time()), "it has published since"
+        stranger = await it.start(8)
+        await stranger.begin()
+        await stranger.transport.dial(one.address)
+        with pytest.raises(Refused) as refused:
+            await say(stranger, one, word_of(stranger))
+        assert refused.value.reason is Reason.UNAVAILABLE
+
+
+async def test_a_word_of_who_was_a_neighbour_is_forgotten(autojump_clock):
+    async with swarm() as it:
+        one, other = await it.start_all(2, **ALL)
+        await say(other, one, word_of(other))
+        assert one.service._engine.paused(1, trio.current_time()) == {other.peer}
+        it.network.cut(one.peer, other.peer)
+        await until(lambda: not one.service.neighbours())
+        assert not one.service._engine.paused(1, trio.current_time())
+
+
+async def test_a_group_does_not_wait_for_who_is_paused(autojump_clock):
+    async with swarm() as it:
+        nodes = await it.start_all(3, **ALL)
+        others = [node.peer for node in nodes[1:]]
+        await nodes[1].publish(1)
+        with trio.move_on_after(20.0) as scope:
+            await nodes[0].service.wait_for_round(1, others)
+        assert scope.cancelled_caught
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(nodes[2].service.say_paused, lambda: None)
+            with trio.fail_after(1.0):
+                await nodes[0].service.wait_for_round(1, others)
+            nursery.cancel_scope.cancel()
+
+
+async def test_an_exchange_does_not_wait_for_the_vector_of_who_is_paused(autojump_clock):
+    async with swarm() as it:
+        nodes = await it.start_all(3, **ALL)
+        group = Group(members=tuple(sorted(node.peer for node in nodes)), round=1, size=30, chunk_bytes=10)
+        parts: dict[PeerId, list[bytes | None]] = {}
+
+        async def exchange(node: FakeRuntime) -> None:
+            reduced = await node.service.exchange(
+                group, bytes(30), lambda vectors: bytes([len(vectors)]) * 10, gather_s=60.0, timeout_s=120.0
+            )
+            parts[node.peer] = [part.data for part in reduced if part.owner != nodes[2].peer]
+
+        began = trio.current_time()
+        async with trio.open_nursery() as saying:
+            async with trio.open_nursery() as nursery:
+                for node in nodes[:2]:
+                    nursery.start_soon(exchange, node)
+                await trio.sleep(5.0)
+                saying.start_soon(nodes[2].service.say_paused, lambda: None)
+            saying.cancel_scope.cancel()
+        assert trio.current_time() - began < 7.0
+        assert list(parts.values()) == [[b"\x02" * 10] * 2] * 2
+
+
+def test_who_has_announced_a_part_is_not_given_up() -> None:
+    members = tuple(PeerId(name) for name in "ABC")
+    exchange = AllReduce(
+        Group(members=members, round=1, size=30, chunk_bytes=10), members[0], gather_until=5, ends_at=9
+    )
+    exchange.take_own(b"a" * 10)
+    exchange.give_up([members[1]])
+    assert exchange.work(0.0) == [], "the third is still awaited"
+    exchange.give_up([members[2]])
+    (reduce,) = exchange.work(0.0)
+    assert reduce.vectors == {members[0]: b"a" * 10}
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(None, 0), (0.0, 1), (0.2, 1), (61.2, 62), (float(1 << 40), MAX_SAID_S)])
+def test_the_time_of_a_return_is_said_in_whole_seconds(seconds, said):
+    assert pause_request(b"link", seconds) == PauseRequest(link=b"link", seconds=said)
+
+
+rounds = st.dictionaries(st.sampled_from([PeerId(letter) for letter in "ABCDEFGHI"]), st.none() | st.integers(0, 12))
+
+
+@given(applied=rounds, paused=st.sets(st.sampled_from([PeerId(letter) for letter in "ABCDEFGHI"])), data=st.data())
+def test_a_pause_ends_waiting_and_changes_nobodys_membership(applied, paused, data):
+    """And who lies about one closes no round that it could not have closed by publishing in time."""
+    beginning = data.draw(st.booleans())
+    quorum = data.draw(st.floats(0.01, 1.0))
+    behind = {peer for peer in paused & applied.keys() if applied[peer] is None or applied[peer] < 9}
+    look = partial(standing, 9, max_staleness=4, beginning=beginning)
+    with_word, without = look(applied, paused=behind), look(applied)
+    assert (with_word.staleness, with_word.fresh) == (without.staleness, without.fresh)
+    in_time = look({**applied, **dict.fromkeys(behind, 9)})
+    if without.quorum_reached(quorum):
+        assert with_word.quorum_reached(quorum), "nothing is waited for longer"
+    if with_word.quorum_reached(quorum):
+        assert in_time.quorum_reached(quorum)
