@@ -1,6 +1,7 @@
 """When a node takes part: all policies together over drawn traces, the local clock, and what reads the machine."""
 
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -67,6 +68,36 @@ def test_no_trace_of_readings_makes_it_flap_or_train_when_it_must_not(
     stay_s: float,
     unread_pauses: bool,
 ) -> None:
+    holds(trace, calm_s, stay_s, unread_pauses)
+
+
+@pytest.mark.thorough
+def test_ten_thousand_traces_do_not_make_it_flap() -> None:
+    """Drawn without hypothesis, which would take minutes: readings that hover about their limits."""
+    rng = random.Random(0)
+    paused = 0
+    for _ in range(10_000):
+        trace = [
+            (
+                rng.uniform(0.1, 5.0),
+                rng.gauss(78, 6),
+                rng.random() < 0.1,
+                rng.betavariate(1, 4),
+                rng.choice([(), (), (), ("temperature",), ("gpu",), ("load",)]),
+            )
+            for _ in range(rng.randint(1, 60))
+        ]
+        paused += holds(trace, rng.uniform(0.5, 40), rng.uniform(0, 40), rng.random() < 0.5)
+    assert paused > 10_000
+
+
+def holds(
+    trace: list[tuple[float, float, bool, float, tuple[Reading, ...]]],
+    calm_s: float,
+    stay_s: float,
+    unread_pauses: bool,
+) -> int:
+    """Hold a trace to what is promised; return how many pauses it had."""
     its = decider("temperature", "gpu", "load", calm_s=calm_s, stay_s=stay_s, unread_pauses=unread_pauses)
     now = quiet_since = 0.0
     began: float | None = None
@@ -104,6 +135,7 @@ def test_no_trace_of_readings_makes_it_flap_or_train_when_it_must_not(
     for (begins, paused), (ends, _) in pairwise(changes):
         if paused:
             assert ends - begins >= calm_s
+    return pauses
 
 
 def test_soft_policies_let_training_go_on_for_a_while() -> None:
