@@ -59,8 +59,8 @@ class Volunteer:
 
 @dataclass(frozen=True, kw_only=True)
 class Day:
-    """What came of it. `lost`: steps of the one who pauses often that were in no update, `joined` how often it took the
-    others' model, each time losing the step before."""
+    """What came of it. `lost`: steps of the one who pauses often that were in no update and are not of its open
+    round, the one under way among them; `joined`: how often it took the others' model, each time losing a step."""
 
     utilization: float
     """Time in steps, as a share of the time not paused, of all nodes together."""
@@ -133,7 +133,10 @@ def summed(members: list[Member], seconds: float) -> Day:
     paused_s = [sum(member.node.pauses.seconds_now().values()) for member in members if member.node.pauses is not None]
     rounds = [fields for member in members for fields in member.told("round")]
     often, inner = members[0], members[0].node.inner
-    published = sum(fields["steps"] for fields in often.told("round"))
+    closed = often.told("round")
+    newest = often.node.service._engine.publisher.newest
+    being_closed = newest.body.steps if newest is not None and newest.body.round >= closed[-1]["round"] else 0
+    published = sum(fields["steps"] for fields in closed) + being_closed
     return Day(
         utilization=sum(member.node.inner.compute_seconds for member in members)
         / (seconds * len(members) - sum(paused_s)),
