@@ -27,6 +27,7 @@ from p2ptrain.drift import DRIFT
 from p2ptrain.inner import INNER
 from p2ptrain.outer import OUTER
 from p2ptrain.registry import Registry
+from p2ptrain.step_normalization import STEP_NORMALIZATIONS
 from p2ptrain.step_schedules import STEP_SCHEDULES
 from p2ptrain.sync import SYNC_STRATEGIES
 from p2ptrain.tasks import TASKS
@@ -158,6 +159,7 @@ def members() -> str:
         "inner optimizer (`train.optimizer`)": INNER,
         "drift correction (`train.drift`)": DRIFT,
         "step schedule (`train.inner_steps_schedule`)": STEP_SCHEDULES,
+        "step normalization (`train.step_normalization`)": STEP_NORMALIZATIONS,
         "task (`task.name`)": TASKS,
         "attack (`attack.name`)": ATTACKS,
         "participation (`participation.policy`)": PARTICIPATION,

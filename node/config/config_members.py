@@ -12,6 +12,7 @@ from p2ptrain.drift import DRIFT
 from p2ptrain.inner import INNER
 from p2ptrain.outer import OUTER
 from p2ptrain.registry import Registry
+from p2ptrain.step_normalization import STEP_NORMALIZATIONS
 from p2ptrain.step_schedules import STEP_SCHEDULES
 from p2ptrain.sync import SYNC_STRATEGIES
 from p2ptrain.tasks import EXTERNAL, TASKS
@@ -24,6 +25,7 @@ MEMBERS: dict[tuple[str, str], Registry[Any]] = {
     ("train", "optimizer"): INNER,
     ("train", "drift"): DRIFT,
     ("train", "inner_steps_schedule"): STEP_SCHEDULES,
+    ("train", "step_normalization"): STEP_NORMALIZATIONS,
     ("attack", "name"): ATTACKS,
     ("task", "name"): TASKS,
 }

@@ -34,8 +34,10 @@ from node.system.errors import UsageError
 from p2ptrain import attacks, drift
 from p2ptrain.attacks import Attack
 from p2ptrain.drift.base import SumsCorrections
+from p2ptrain.drift.none import NoCorrection
 from p2ptrain.outer import Average
-from p2ptrain.sync import SyncConfig
+from p2ptrain.step_normalization.unnormalized import Unnormalized
+from p2ptrain.sync import SYNC_STRATEGIES, SyncConfig
 from p2ptrain.sync.sync_config import OWN_KEYS, all_options, takers_of
 from p2ptrain.training import TrainConfig
 from p2ptrain.training.site.site_config import SiteConfig
@@ -122,6 +124,7 @@ def from_raw(raw: Raw) -> Config:
     check_addresses(config.network)
     _check_pace(config)
     _check_drift(config)
+    _check_normalization(config)
     config.participation.check()
     config.attack.find()
     return config
@@ -150,6 +153,31 @@ def _check_pace(config: Config) -> None:
     if config.node.pace == "auto" and schedule != TrainConfig.inner_steps_schedule:
         message = f"node.pace=auto and train.inner_steps_schedule={schedule} both choose how many steps a round has"
         raise UsageError(message, "leave out one of them; node.pace=dylu goes with every schedule")
+
+
+def _check_normalization(config: Config) -> None:
+    """UsageError for a step normalization where rounds do not take the model to the anchor, where there is no common
+    number of steps, or where what corrects drift would take its move for the others'."""
+    train = config.train
+    named = f"train.step_normalization={train.step_normalization}"
+    if train.step_normalization == Unnormalized.name:
+        return
+    if not config.sync.spec().ends_at_anchor:
+        able = [name for name in SYNC_STRATEGIES.names() if SYNC_STRATEGIES.get(name).ends_at_anchor]
+        message = (
+            f"{named} lengthens what a member learned in a round, which {config.sync.strategy} does not tell apart"
+        )
+        raise UsageError(message, f"take one of the strategies {', '.join(able)}, or leave it out")
+    if config.node.pace == "auto":
+        message = (
+            f"{named} lengthens rounds to train.inner_steps, of which node.pace=auto is to take fewer at all nodes"
+        )
+        raise UsageError(message, "set node.pace=dylu, or leave out one of them")
+    if train.drift != NoCorrection.name:
+        message = (
+            f"{named} moves the model beside its steps, which train.drift={train.drift} would take for the others'"
+        )
+        raise UsageError(message, "leave out one of them")
 
 
 def _check_drift(config: Config) -> None:

@@ -1,6 +1,7 @@
 """Whether slow nodes count and gain as fast ones do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import hypot
 from typing import Final
 
 from node.reporting.document import Cell, DataTable, Line, LineChart, Section
@@ -34,6 +35,7 @@ def fairness_sections(stories: Sequence[NodeStory], numbers: Mapping[str, int]) 
                 mean_of(story.progress.eval_loss for _, story in own),
                 mean_of(shares),
                 mean_of(stale),
+                mean_of(story.steps for _, story in own),
             ]
         )
     name = "tenth" if count == DECILES else "group"
@@ -47,8 +49,9 @@ def fairness_sections(stories: Sequence[NodeStory], numbers: Mapping[str, int]) 
             "Held-out loss",
             "Updates taken",
             "Staleness",
+            "Steps",
         ],
-        formats=["text", "count", "amount", "plain", "plain", "share", "plain"],
+        formats=["text", "count", "amount", "plain", "plain", "share", "plain", "plain"],
         rows=rows,
         note="Updates taken: of the rounds that its peers closed, the share whose average had an update of the node's. "
         "Staleness: rounds by which these lagged.",
@@ -57,8 +60,26 @@ def fairness_sections(stories: Sequence[NodeStory], numbers: Mapping[str, int]) 
         _by_group("fair-taken", "Updates taken by others", "share of their rounds", "share", rows, 5, name),
         _by_group("fair-loss", "Held-out loss", metric, "plain", rows, 4, name),
     ]
-    note = "A swarm is fair where slow nodes count and gain as fast ones do: both lines are level."
+    note = "A swarm is fair where slow nodes count and gain as fast ones do: both lines are level." + _jain_words(
+        steps=jain(story.steps for _, story in paced),
+        updates=jain(taken[story.number][0] if story.number in taken else 0.0 for _, story in paced),
+    )
     return [Section(id="fairness", title="Fairness by speed", note=note, charts=charts, tables=[table])]
+
+
+def jain(shares: Iterable[float]) -> float | None:
+    """Return Jain's index of what each of n nodes has, at least 0: 1 where all have the same, 1 / n where one has all
+    (Jain, Chiu and Hawe, 1984). None where nobody has anything."""
+    held = list(shares)
+    length = hypot(*held)
+    return (sum(share / length for share in held)) ** 2 / len(held) if length > 0 else None
+
+
+def _jain_words(*, steps: float | None, updates: float | None) -> str:
+    told = [
+        f"{index:.2f} of {what}" for what, index in (("steps", steps), ("updates taken", updates)) if index is not None
+    ]
+    return f" Jain's index, 1 where all nodes have the same: {', '.join(told)}." if told else ""
 
 
 def _by_group(

@@ -102,6 +102,8 @@ class NodeStory:
     """By peer id: the sum of its staleness, in rounds."""
     closed: int = 0
     """Rounds closed, repeated ones included."""
+    steps: float = 0.0
+    """Steps of these rounds."""
     first_ts: float | None = None
     last_ts: float | None = None
     links: list[LinkChange] = field(default_factory=list)
@@ -155,6 +157,7 @@ class NodeStory:
         trained = event if isinstance(event, RoundTrained) else None
         loss = number(trained.train_loss) if trained else None
         speed = number(trained.tokens_per_s) if trained else None
+        self.steps += max(0.0, number(trained.steps) or 0.0) if trained else 0.0
         self.rounds.add(event.round, event.ts, self.sent_bytes, loss, speed)
         drawn = self.number < PICTURED
         if drawn:

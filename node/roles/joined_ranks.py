@@ -28,6 +28,7 @@ from node.config.schema import Config
 from node.roles.joined import NodeNow
 from node.system.errors import P2PTrainError, RunError, UsageError
 from node.training.checkpoint import Checkpoint
+from p2ptrain.step_normalization.unnormalized import Unnormalized
 from p2ptrain.sync.sliced_averaging import unit_of, whole_because
 from p2ptrain.tasks import TaskError
 from p2ptrain.training.sharded_model import Order, ShardedModel, ranks_of_shards
@@ -345,6 +346,8 @@ def cut_vectors(shards: ShardedModel, config: Config) -> None:
         why = "node.estimates_on = disk keeps whole vectors in files"
     elif config.train.late_average:
         why = "train.late_average averages whole vectors"
+    elif config.train.step_normalization != Unnormalized.name:
+        why = "train.step_normalization lengthens whole vectors"
     else:
         why = whole_because(config.sync)
     shards.doubt = f"rank 0 holds whole vectors of this model: {why}" if why else ""

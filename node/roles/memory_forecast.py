@@ -16,6 +16,7 @@ from p2ptrain import compress, drift, inner, outer
 from p2ptrain.compress.by_parts import ByParts
 from p2ptrain.inner.base import Place
 from p2ptrain.outer import BySlices
+from p2ptrain.step_normalization.unnormalized import Unnormalized
 from p2ptrain.sync import SyncConfig, averages_gradients, build
 from p2ptrain.sync.encoder import ErrorFeedbackEncoder
 
@@ -103,7 +104,8 @@ def memory_forecast(
         estimates=(1 if config.node.estimates_on == "disk" else 1 + tracked) * estimate,
         initial=estimate if vector < FILED_FROM else 0,
         payloads=(own_payloads + 2 * tracked) * payload,
-        work=max(work_bytes(config, rounds_outer, parameters), drafting),
+        work=max(work_bytes(config, rounds_outer, parameters), drafting)
+        + vector * (config.train.step_normalization != Unnormalized.name),
     )
 
 

@@ -48,6 +48,11 @@ def _check_settings(config: Config) -> None:
         (node.lane != "thread", f"node.lane={node.lane}", "leave it at thread"),
         (bool(config.participation.names), "pauses: all its ranks would have to pause", "leave out [participation]"),
         (train.drift != "none", f"train.drift={train.drift}", "leave it at none"),
+        (
+            train.step_normalization != "none",
+            f"train.step_normalization={train.step_normalization}, which works on whole vectors",
+            "leave it at none",
+        ),
         (train.compile, "train.compile=true", "leave it at false"),
         (
             not getattr(optimizer, "elementwise", False),

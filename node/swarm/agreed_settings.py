@@ -49,6 +49,7 @@ NEWER: Final = {
     ("sync", "estimates"): "fp32",
     ("train", "inner_steps_schedule"): "constant",
     ("train", "late_average"): 0.0,
+    ("train", "step_normalization"): "none",
 }
 """Settings that releases before this one did not know, with what these do. A manifest has them only where they are
 something else: so older members take the others' manifests, and the digest of a recipe stays what it was."""

@@ -30,6 +30,9 @@ class Phase:
     loss: float
     """Mean training loss over its steps; NaN when all of them were skipped."""
     steps: int
+    work: float
+    """How many steps at the full learning rate its steps were: less than `steps` where some were not taken, or were
+    beyond those planned."""
     tokens: int
     compute_seconds: float
     """Time inside steps."""
@@ -122,6 +125,7 @@ class InnerLoop:
         `rate_factor(steps so far)` multiplies the rate there.
         """
         losses, finite, steps, seconds, tokens_before = 0.0, 0, 0, 0.0, self.trainer.tokens
+        work = 0.0
         skipped_before = self.trainer.skipped_steps
         self.stands = False  # the phase before may have been left where it stood
         self.trainer.begin_round()  # the snapshot before this phase is the one whose correction comes next
@@ -137,11 +141,14 @@ class InnerLoop:
             place = schedule_step(steps) if schedule_step else None
             if self.trainer.steps_elsewhere:
                 yield  # somebody else's loop takes the step now
-            loss = self.trainer.take_step(place, rate_factor=rate_factor(steps))
+            factor, skipped = rate_factor(steps), self.trainer.skipped_steps
+            loss = self.trainer.take_step(place, rate_factor=factor)
             if loss is None:
                 break
-            if math.isfinite(loss):  # the step was skipped otherwise
+            if math.isfinite(loss):  # the step was skipped otherwise, or its loss is not known
                 losses, finite = losses + loss, finite + 1
+            if self.trainer.skipped_steps == skipped:
+                work += 1.0 if self.trainer.steps_elsewhere else factor
             steps += 1
             self.steps += 1
             if not self.trainer.steps_elsewhere:
@@ -159,6 +166,7 @@ class InnerLoop:
             gathering=gathering,
             loss=losses / finite if finite else math.nan,
             steps=steps,
+            work=work,
             tokens=self.trainer.tokens - tokens_before,
             compute_seconds=seconds,
             end_step=self.trainer.global_step,

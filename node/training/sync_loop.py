@@ -24,6 +24,7 @@ from node.training.divergence import check_phase
 from node.training.executors import SideWork
 from node.training.inner_loop import Phase
 from node.training.joining import rejoin
+from node.training.lengthening import lengthen
 from node.training.node import Node
 from node.training.outcome import note_lost_device
 from node.training.pausing import stand_still
@@ -112,11 +113,14 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             if await _asks_for_model(node) and await rejoin(node, donors=MEDIAN_OF):
                 continue
             await check_phase(node, phase)
+            shift_d = await lengthen(node, phase)
             began = trio.current_time()
             node.closing_times.clear()
             view, result = await node.averager.close(node, phase, at_most_s=patience(node, phase, began))
             if result.robust:
                 node.service.outvotes_liars()
+            if shift_d is not None:
+                result, shift_d = replace(result, correction_d=shift_d.add_(result.correction_d)), None
             node.inner.correct(result.correction_d, taken_at=phase.end_step, optimizer_state=result.optimizer_state)
             node.state.closed_round = node.state.round
             if result.snapshot_d is not None:  # the others are whole models too, which nobody reads any more

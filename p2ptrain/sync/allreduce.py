@@ -66,6 +66,7 @@ def method(
         compressor="q2",
         aggregator="mean",
         f=0,
+        ends_at_anchor=True,
         check=check,
         vectors=1,
     )

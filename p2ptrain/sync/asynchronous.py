@@ -24,5 +24,6 @@ def method() -> StrategySpec:
         aggregator="mean",
         f=0,
         outer="delayed_nesterov",
+        ends_at_anchor=True,
         check=check_momentum,
     )

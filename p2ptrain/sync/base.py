@@ -190,6 +190,15 @@ class InPlace(SyncStrategy, Protocol):
 
 
 @runtime_checkable
+class HasAnchor(SyncStrategy, Protocol):
+    """A strategy that shows where the steps of a round began."""
+
+    @property
+    def anchor_d(self) -> torch.Tensor:
+        """Return the outer parameters fp32 (d,), not a copy."""
+
+
+@runtime_checkable
 class EstimatesInFiles(SyncStrategy, Protocol):
     """A strategy that can keep the neighbours' estimates on disk."""
 

@@ -155,6 +155,11 @@ class Byzantine:
         self._encoder.budget(bytes_per_s, seconds)
 
     @property
+    def anchor_d(self) -> torch.Tensor:
+        """Return the honest strategy's."""
+        return self._inner.anchor_d
+
+    @property
     def rung(self) -> str:
         """That of the lie: it is what travels."""
         return self._encoder.rung

@@ -27,5 +27,6 @@ def method() -> StrategySpec:
         aggregator="mean",
         f=0,
         outer="nesterov",
+        ends_at_anchor=True,
         check=check_momentum,
     )

@@ -51,6 +51,7 @@ def method(
         codec_options={"ratio": 64 / 4096, "value_bits": 2},
         aggregator="mean",
         f=0,
+        ends_at_anchor=True,
         check=check_no_gamma,
     )
 

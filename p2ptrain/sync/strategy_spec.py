@@ -64,6 +64,9 @@ class StrategySpec:
     """What it wants of a round's steps beside the model. Where anything: `models` makes one that `TakesInnerState`."""
     steps_anchor: bool = False
     """Whether `models` makes a `StepsAnchor`: it wants the inner optimizer."""
+    ends_at_anchor: bool = False
+    """Whether a closed round takes the model to the anchor, so that what it then moves are own steps. What `models`
+    makes then is a `HasAnchor`, whose rounds have a `snapshot_d`: a step normalization wants both."""
     local_rate: float = 1.0
     """Factor on the learning rate of a trainer's own steps."""
     check: Callable[["SyncConfig"], None] = anything_goes

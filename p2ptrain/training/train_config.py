@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import ClassVar, Literal
 
-from p2ptrain import drift, inner, step_schedules
+from p2ptrain import drift, inner, step_normalization, step_schedules
 from p2ptrain.inner.schedule_free import ScheduleFree
+from p2ptrain.step_normalization.base import StepNormalization
 from p2ptrain.training.relative_rates import relative_rates
 
 
@@ -67,6 +68,13 @@ class TrainConfig:
     a plug-in."""
     drift_strength: float | None = None
     """Its one number; None: its own default."""
+    step_normalization: str = "none"
+    """How far a round counts in which a slow node did fewer steps than scheduled: none, as far as these went; fednova,
+    as far as all of the steps, or a plug-in."""
+    normalization_exponent: float | None = None
+    """Of fednova, in (0, 1]: how far short rounds are lengthened; None: 1, as long as whole ones."""
+    most_lengthening: float | None = None
+    """Of fednova, 1 to 16: the most that steps scheduled over steps done count as; None: 16."""
     clip_norm: float = 1.0
     """Largest gradient norm (GPT-3, 2005.14165); 0 turns clipping off."""
     seed: int = 0
@@ -101,6 +109,7 @@ class TrainConfig:
         _check_choice("precision", self.precision, ("auto", "fp32", "bf16"))
         inner.get(self.optimizer, **self.optimizer_options())  # both check their options themselves
         drift.get(self.drift, **self.drift_options())
+        self.normalization()
         least = self._step_schedule().least_inner_steps
         if self.inner_steps < least:
             raise ValueError(
@@ -118,6 +127,12 @@ class TrainConfig:
     def drift_options(self) -> dict[str, float]:
         """Return the options that were set for the drift correction."""
         return {} if self.drift_strength is None else {"strength": self.drift_strength}
+
+    def normalization(self) -> StepNormalization:
+        """Return what lengthens rounds of few steps. ValueError on an option that cannot be."""
+        given = {"exponent": self.normalization_exponent, "most": self.most_lengthening}
+        options = {name: value for name, value in given.items() if value is not None}
+        return step_normalization.get(self.step_normalization, **options)
 
     @property
     def largest_gamma(self) -> float:

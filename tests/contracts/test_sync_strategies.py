@@ -12,6 +12,7 @@ import torch
 
 from p2ptrain.compress import PayloadError
 from p2ptrain.sync import ALLREDUCE, SYNC_STRATEGIES, Message, SyncConfig, SyncStrategy, averages_gradients, build
+from p2ptrain.sync.base import HasAnchor
 
 D = 3000
 NAMES = [name for name in SYNC_STRATEGIES.names() if not averages_gradients(name)]
@@ -336,3 +337,22 @@ def test_wrong_parameters_are_our_mistake(name: str) -> None:
     for genesis_d in (torch.zeros(2, 2), torch.zeros(0), torch.zeros(5, dtype=torch.float64)):
         with pytest.raises(ValueError, match="flat fp32"):
             build(SyncConfig(strategy=name), genesis_d)
+
+
+@every_codec
+@pytest.mark.parametrize("name", [name for name in NAMES if SYNC_STRATEGIES.get(name).ends_at_anchor])
+def test_a_round_takes_the_model_to_the_anchor_where_the_strategy_says_so(name: str, codec: str) -> None:
+    nodes = swarm(name, 3, compressor=codec)
+    thetas = scattered(nodes)
+    for round in range(3):
+        messages = {own: node.encode(thetas[own], round=round) for own, node in nodes.items()}
+        for own, node in nodes.items():
+            peers = sorted(nodes.keys() - {own})
+            for peer in peers:
+                node.apply(peer, messages[peer].codec, messages[peer].payload)
+            result = node.aggregate(thetas[own], dict.fromkeys(peers, 0), round=round)
+            assert isinstance(node, HasAnchor)
+            thetas[own] = thetas[own] + result.correction_d
+            assert torch.allclose(thetas[own], node.anchor_d, atol=1e-5)
+            assert result.snapshot_d is not None
+            assert torch.equal(result.snapshot_d, node.anchor_d)

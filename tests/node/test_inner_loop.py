@@ -95,3 +95,25 @@ def test_the_state_is_that_of_the_phases_end(trainer: Trainer) -> None:
 
 def test_a_phase_has_at_least_one_step(trainer: Trainer) -> None:
     assert run(InnerLoop(trainer), 0).steps == 1
+
+
+def test_work_is_counted_in_steps_at_the_full_rate_and_not_where_a_step_was_skipped(trainer: Trainer) -> None:
+    def phase_of(steps: int) -> Phase:
+        work = loop.phase(
+            enough=lambda done: done >= steps,
+            keep_state=lambda: False,
+            rate_factor=lambda done: 1.0 if done < 2 else 0.5,
+        )
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                phase: Phase = end.value
+                return phase
+
+    loop = InnerLoop(trainer)
+    assert phase_of(2).work == 2.0
+    assert phase_of(4).work == 3.0
+    trainer.load_vector(torch.full((trainer.numel,), 1e30))  # its loss is not finite
+    skipped = phase_of(2)
+    assert (skipped.steps, skipped.skipped, skipped.work) == (2, 2, 0.0)

@@ -1,5 +1,6 @@
 """Configuration: every way in, every mistake one line, and what it says comes back as it was."""
 
+import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -264,6 +265,29 @@ def test_the_link_and_the_schedule_may_not_both_choose_the_steps():
     assert load([], ["node.pace=auto", "train.inner_steps_schedule=constant"]).node.pace == "auto"
     with pytest.raises(UsageError, match=r"unknown train\.inner_steps_schedule 'qrs', did you mean qsr"):
         load([], ["train.inner_steps_schedule=qrs"])
+
+
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        ("sync.strategy=streaming", "which streaming does not tell apart"),
+        ("sync.strategy=mime", "which mime does not tell apart"),
+        ("node.pace=auto", "of which node.pace=auto is to take fewer"),
+        ("train.drift=scaffold", "which train.drift=scaffold would take for the others'"),
+    ],
+)
+def test_what_a_step_normalization_cannot_stand_beside_is_refused(beside: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)) as caught:
+        load([], ["train.step_normalization=fednova", beside])
+    assert "\n" not in caught.value.line()
+    assert load([], ["train.step_normalization=none", beside]).train.step_normalization == "none"
+
+
+def test_a_step_normalization_goes_with_dylu_and_an_unknown_one_is_named() -> None:
+    config = load([], ["train.step_normalization=fednova", "node.pace=dylu", "train.normalization_exponent=0.5"])
+    assert config.train.normalization().factor(5, 20) == 2
+    with pytest.raises(UsageError, match=r"unknown train\.step_normalization 'fednov', did you mean fednova"):
+        load([], ["train.step_normalization=fednov"])
 
 
 def test_the_join_command_carries_the_schedule():

@@ -12,6 +12,7 @@ from swarm_folders import MEMBER, make_run, member_events, member_round
 
 from node.events.event_types import Event, kinds, parse
 from node.events.log import older
+from node.reporting.fairness import jain
 from node.reporting.gathered import Gathered, gather
 from node.reporting.log_lines import MAX_LINE, LineCounts, events_of, record_in
 from node.reporting.loss_curves import BUCKETS, buckets, first_at, levels
@@ -184,13 +185,24 @@ def test_who_is_slow_counts_less(tmp_path: Path) -> None:
         for done in range(1, 4):
             taken = {f"{MEMBER}{other}": 1 for other in range(3) if other != index and (other != 0 or done > 1)}
             speed = 10.0 * (index + 1)
-            lines.append({**member_round(done, index=index), "staleness": taken, "tokens_per_s": speed})
+            told = {"staleness": taken, "tokens_per_s": speed, "steps": 2 * (index + 1)}
+            lines.append({**member_round(done, index=index), **told})
         written(tmp_path / f"node-{index}" / EVENTS, *lines)
     document = run_document(gather(find([tmp_path]).logs))
     fair = next(section for section in document.sections if section.id == "fairness")
     (table,) = fair.tables
     assert [row[2] for row in table.rows] == [10.0, 20.0, 30.0]
     assert [row[5] for row in table.rows] == pytest.approx([2 / 3, 1, 1])
+    assert [row[7] for row in table.rows] == [6, 12, 18]
+    # (1 + 2 + 3)^2 / 3 (1 + 4 + 9), and (2/3 + 1 + 1)^2 / 3 (4/9 + 1 + 1)
+    assert fair.note.endswith("Jain's index, 1 where all nodes have the same: 0.86 of steps, 0.97 of updates taken.")
+
+
+def test_jains_index_is_1_where_all_are_alike_and_1_in_n_where_one_has_all() -> None:
+    assert jain([3.0] * 7) == pytest.approx(1)
+    assert jain([0.0, 0.0, 0.0, 5.0]) == pytest.approx(1 / 4)
+    assert jain([1e200, 1e200]) == pytest.approx(1), "a log may claim any number"
+    assert jain([0.0, 0.0]) is None
 
 
 def test_a_partition_is_seen_and_healed_and_an_orderly_end_is_none(tmp_path: Path) -> None:

@@ -2,16 +2,20 @@
 
 --task node.bench.swarm.heterogeneous:halved_digits     for the dumbbell: each half of the swarm has half of the classes
 --task node.bench.swarm.heterogeneous:half_of_digits   every other digit; --partition as digits has it
+--task node.bench.swarm.heterogeneous:lone_digit       the last shard alone has the nines: what a rule leaves out, shows
 --task node.bench.swarm.heterogeneous:small_text        byte-lm of 33k parameters; also --partition dirichlet
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
 
-from p2ptrain.tasks.base import Shard, TaskError
+from p2ptrain.tasks.base import Batch, Shard, TaskError
 from p2ptrain.tasks.byte_lm.gpt import GPTSize
 from p2ptrain.tasks.byte_lm.split import Split, Starts
 from p2ptrain.tasks.byte_lm.task import ByteLM
@@ -43,6 +47,30 @@ class HalvedDigits(Digits):
 
 
 halved_digits = HalvedDigits
+
+
+class LoneDigit(Digits):
+    """The last shard has all of the nines beside its share of the others, which are dealt evenly. Its metric `nines` is
+    the recall of the nines: 0 where nobody has learned what that shard alone holds."""
+
+    lone = CLASSES - 1
+    units: ClassVar[Mapping[str, str]] = {"nines": "recall"}
+
+    def examples(self, shard: Shard) -> Indices:
+        """Return the indices of the examples of a shard. A single shard has all."""
+        labels = self.train.labels.numpy()
+        index, others = shard.index % shard.count, np.flatnonzero(labels != self.lone)
+        lone = np.flatnonzero(labels == self.lone) if index == shard.count - 1 else others[:0]
+        return np.concatenate([lone, others[index :: shard.count]])
+
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        """Return the recall of the nines of all held-out digits, whatever the batch."""
+        device = next(model.parameters()).device
+        nines = self.held_out.images[self.held_out.labels == self.lone].to(device)
+        return {"nines": float((model(nines).argmax(dim=1) == self.lone).float().mean())}
+
+
+lone_digit = LoneDigit
 
 
 class HalfOfDigits(Digits):

@@ -36,6 +36,7 @@ from node.simulation.sessions import intervals
 from node.system.errors import UsageError
 from p2ptrain import attacks, tasks
 from p2ptrain.attacks import ModelAttack, VectorAttack
+from p2ptrain.step_normalization.unnormalized import Unnormalized
 from p2ptrain.sync import GOSSIP, SharesEstimates, SyncConfig, SyncStrategy, build, liar_of
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.base import TaskError
@@ -100,6 +101,8 @@ def check_large(loaded: LoadedScenario) -> None:
             raise UsageError(what, "leave them out of settings, or use mode = 'faithful'")
         if config.node.pace != "fixed":
             raise UsageError(f"{where}: the large mode has node.pace = 'fixed' alone", "use mode = 'faithful'")
+        if config.train.step_normalization != Unnormalized.name:
+            raise UsageError(f"{where}: the large mode lengthens no rounds", "use mode = 'faithful'")
         if not config.node.overlap:
             raise UsageError(f"{where}: the large mode always overlaps", "use mode = 'faithful'")
     for number, event in enumerate(scenario.events):
