@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from node.simulation.scenario_file import load_scenario
 from node.simulation.twin import play
@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate")
     parser.add_argument("--task", default="", help='of --what time: "digits" (the default), or "byte-lm"')
+    parser.add_argument("--marks", type=float, nargs="*", default=[0.5, 0.25, 0.15], help="losses")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -59,40 +60,35 @@ def class_rows(asked: argparse.Namespace) -> None:
 
 
 def time_rows(asked: argparse.Namespace) -> None:
-    """Print the loss after all rounds, and when each way came to the loss at which `fixed` ended."""
+    """Print when the nodes' mean loss came to each of the marks, and what it was when the first node had ended."""
     task = asked.task or "digits"
-    dylu, nova = {"node": {"pace": "dylu"}}, {"train": {"step_normalization": "fednova"}}
+    dylu, nova = {"node": {"pace": "dylu"}}, {"step_normalization": "fednova"}
+    long_s = {"initial_deadline_s": 3600.0, "min_deadline_s": 3600.0}
+    alone = {"overlap": False, "overlap_steps": 100_000, "catch_up_rounds": 100_000}
+    waiting: Settings = {"network": {"quorum": 1.0, **long_s}, "node": alone}
     ways: dict[str, tuple[tuple[int, ...], Settings]] = {
-        "equal speeds": (EQUAL, {}),
-        "fixed, all are waited for": (SPEEDS, {"network": {"quorum": 1.0}, "node": {"overlap": False}}),
+        "equal speeds, waiting": (EQUAL, waiting),
+        "equal speeds": (EQUAL, dylu),
+        "fixed, waiting for all": (SPEEDS, waiting),
         "fixed": (SPEEDS, {}),
         "dylu": (SPEEDS, dylu),
-        "dylu, fednova": (SPEEDS, dylu | nova),
-        "dylu, fednova 0.5": (
-            SPEEDS,
-            dylu | {"train": {"step_normalization": "fednova", "normalization_exponent": 0.5}},
-        ),
+        "dylu, fednova": (SPEEDS, dylu | {"train": nova}),
+        "dylu, fednova 0.5": (SPEEDS, dylu | {"train": nova | {"normalization_exponent": 0.5}}),
     }
-    runs = {
-        way: [curve(asked, f"time-{task}-{way}-{seed}", speeds, settings, task, seed) for seed in asked.seeds]
-        for way, (speeds, settings) in ways.items()
-    }
-    marks = [run[-1]["loss"] for run in runs["fixed, all are waited for"]]
-    for way, each in runs.items():
-        reached = [
-            next((point["at_s"] for point in run if point["loss"] <= mark), None)
-            for run, mark in zip(each, marks, strict=True)
-        ]
-        told: dict[str, object] = {"way": way, "loss": round(fmean(run[-1]["loss"] for run in each), 4)}
-        told["ended_s"] = round(fmean(run[-1]["at_s"] for run in each), 1)
-        told["to_the_mark_s"] = [None if at is None else round(at, 1) for at in reached]
+    for way, (speeds, settings) in ways.items():
+        runs = [curve(asked, f"time-{task}-{way}-{seed}", speeds, settings, task, seed) for seed in asked.seeds]
+        told: dict[str, object] = {"way": way, "loss": round(fmean(run[-1]["loss"] for run in runs), 4)}
+        told["ended_s"] = round(fmean(run[-1]["at_s"] for run in runs), 1)
+        for mark in asked.marks:
+            reached = [next((point["at_s"] for point in run if point["loss"] <= mark), None) for run in runs]
+            told[f"to {mark:g}"] = [None if at is None else round(at, 1) for at in reached]
         print(json.dumps(told), flush=True)
 
 
 def curve(
     asked: argparse.Namespace, name: str, speeds: tuple[int, ...], settings: Settings, task: str, seed: int
 ) -> list[dict[str, float]]:
-    """Return the evaluations of a run, in order: when the last node had it, and the nodes' mean loss and metrics."""
+    """Return the mean of the nodes' newest losses and metrics at each evaluation, until the first node has ended."""
     key = f"{name}-{asked.rounds}-{asked.rate:g}".replace("/", "_").replace(" ", "_")
     kept = asked.out / f"{key}.json"
     if not kept.exists():
@@ -106,19 +102,18 @@ def curve(
 
 
 def _points(logs: list[list[str]]) -> list[dict[str, float]]:
-    events = [[json.loads(line) for line in log] for log in logs]
-    began = min(event["ts"] for each in events for event in each)
-    by_round: dict[int, list[dict[str, Any]]] = {}
-    for each in events:
-        for event in each:
-            if event["event"] == "evaluated":
-                by_round.setdefault(event["round"], []).append(event)
+    events = [{**json.loads(line), "node": node} for node, log in enumerate(logs) for line in log]
+    events.sort(key=lambda event: event["ts"])
+    newest: dict[int, dict[str, float]] = {}
     points = []
-    for round_, found in sorted(by_round.items()):
-        point = {"round": round_, "at_s": max(event["ts"] for event in found) - began}
-        point |= {"loss": fmean(event["eval_loss"] for event in found)}
-        names = found[0].get("own") or {}
-        points.append(point | {name: fmean(event["own"][name] for event in found) for name in names})
+    for event in events:
+        if event["event"] == "finished":
+            break
+        if event["event"] == "evaluated":
+            newest[event["node"]] = {"loss": event["eval_loss"], **(event.get("own") or {})}
+            if len(newest) == len(logs):
+                means = {name: fmean(each[name] for each in newest.values()) for name in newest[event["node"]]}
+                points.append({"at_s": event["ts"] - events[0]["ts"], **means})
     return points
 
 
