@@ -56,7 +56,10 @@ def test_the_manifest_says_every_agreed_setting_and_no_machine_s_own(tmp_path: P
     assert agreed_settings.settings_of(again) == settings
     every = Config().model_dump(mode="json", exclude_none=True)
     said_of = {section: set(keys) for section, keys in settings.items()}
-    own, newer = {"device", "threads", "precision", "compile"}, {"inner_steps_schedule", "late_average"}
+    own, newer = (
+        {"device", "threads", "precision", "compile"},
+        {"inner_steps_schedule", "late_average", "step_normalization"},
+    )
     assert said_of["train"] == set(every["train"]) - own - newer
     assert said_of["sync"] == set(every["sync"]) - {"estimates"}, "which releases before did not know"
     wider = agreed_settings.settings_of(from_raw(DIGITS | {"sync": {"estimates": "bf16"}}))
