@@ -71,6 +71,12 @@ WORK = Row(
             empty="the node always trains",
         ),
         Panel(
+            title="Visitors' differences, by result",
+            help="Differences of visitors in five minutes: accepted, or why they were refused.",
+            queries=(Query("increase(p2ptrain_visits_total[5m])", legend="{{result}}"),),
+            empty="the node has no visitors",
+        ),
+        Panel(
             title="Tokens a second",
             help="Over the newest round.",
             queries=(Query("p2ptrain_tokens_per_second"),),

@@ -52,7 +52,13 @@ FREE: Final = {
 }
 """Of the sections that make a run what it is, the keys that may change: how long, how fast, on which machine."""
 
-FIXED: Final = {"network": ("swarm", "swarm_id"), "node": ("role",), "monitoring": (), "participation": ()}
+FIXED: Final = {
+    "network": ("swarm", "swarm_id"),
+    "node": ("role",),
+    "monitoring": (),
+    "participation": (),
+    "visits": (),
+}
 """Of the sections that are a machine's own, the keys that may not: among whom the node is, and what it does there. An
 observer's checkpoint has no state of a trainer's optimizer."""
 

@@ -9,6 +9,7 @@
     [attack]   what a Byzantine node does (for experiments; none by default)
     [monitoring]  whom else it tells: exporters
     [participation]  when this machine trains
+    [visits]   whether visitors train with it
 
 `load` merges files in their order, then `--set section.key=value`, and turns every mistake into a UsageError of one
 line. It imports the learning package (and with it torch): commands import this module when they run, not before.
@@ -30,6 +31,7 @@ from node.config.config_members import check_members
 from node.config.participation_section import ParticipationConfig, gathered
 from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, check_addresses, merged, role_in
 from node.config.toml_source import Raw, inline_table, parse_set
+from node.config.visits_section import VisitsConfig
 from node.system.errors import UsageError
 from p2ptrain import attacks, drift
 from p2ptrain.attacks import Attack
@@ -92,6 +94,7 @@ class Config(BaseModel):
     attack: AttackSection = AttackSection()
     monitoring: MonitoringConfig = MonitoringConfig()
     participation: ParticipationConfig = ParticipationConfig()
+    visits: VisitsConfig = VisitsConfig()
 
     def to_toml(self) -> str:
         """Write every setting, defaults included, as a file that `load` reads back to the same configuration."""

@@ -254,6 +254,19 @@ METRICS: Final[tuple[Metric, ...]] = (
         panel="Node / Share of time paused, by reason",
     ),
     Metric(
+        name="visits",
+        kind="counter",
+        labels=("result",),
+        help="Differences that visitors left, by result: accepted, or the reason of the refusal.",
+        page=(
+            "differences that [visitors](visits.md) left: `accepted`, or why they were refused; "
+            "none where the node has no visitors"
+        ),
+        wrong="`full` and `network_full` rise all the time: somebody takes the places, or there are too few",
+        sources=(Live(lambda now: now.visits),),
+        panel="Node / Visitors' differences, by result",
+    ),
+    Metric(
         name="late_steps",
         kind="gauge",
         help="Steps by which the newest correction came late.",

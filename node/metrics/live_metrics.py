@@ -50,6 +50,8 @@ class Readings:
     """Bytes of regions' models that passed between this node's region and others: `sent`, and `received`."""
     paused: Mapping[str, float] = field(default_factory=dict)
     """Seconds for which each participation policy of the node has paused its training."""
+    visits: Mapping[str, int] = field(default_factory=dict)
+    """Differences that visitors left, by what became of them; empty where there are no visitors."""
     disk_free: int = -1
     """Bytes that this user may still write on the run's disk; below 0: not known."""
 

@@ -2,11 +2,13 @@
 
 No newer HTTP is supported. In HTTP/2 a client opens windows for the answers that it wants, and one that never opens any
 holds the answers, and the server, for ever; a page and a scrape need none of it. An offer to upgrade is ignored, as
-HTTP allows. The preface of HTTP/2 is answered with 505, and the connection is closed. Requests have no bodies here: a
-body that arrives is discarded.
+HTTP allows. The preface of HTTP/2 is answered with 505, and the connection is closed. The page's requests have no
+bodies: a body that arrives is discarded. Visitors' requests have one, whose size the application has agreed to before
+it asks for it.
 
 A client may take HEAD_S for the head of a request, ANSWER_S for a whole answer (for a continuing one, such as /events,
-for each of its messages), and STALL_S without reading anything. After that it is cut off.
+for each of its messages), and STALL_S without reading anything, or without sending as much of a body. After that it
+is cut off.
 """
 
 import logging
@@ -19,7 +21,7 @@ from urllib.parse import unquote
 import h11
 import trio
 from starlette.types import ASGIApp, Message
-from trio.abc import HalfCloseableStream
+from trio.abc import HalfCloseableStream, Stream
 
 HEAD_S: Final = 5.0
 """Seconds from the connection's beginning, or the end of the last answer, to the end of a request's head, however it is
@@ -40,7 +42,8 @@ LINGER_S: Final = 1.0
 answer."""
 
 CHUNK_BYTES: Final = 1 << 14
-"""Bytes that must be read within STALL_S: 1.6 kB/s is slower than any link over which a person would watch a page."""
+"""Bytes that must be read, or of a body sent, within STALL_S: 1.6 kB/s is slower than any link over which a
+person would watch a page."""
 
 MAX_HEAD_BYTES: Final = 1 << 14
 """Most bytes of a request's head. Browsers send some 700, and localhost's cookies may add a few thousand."""
@@ -60,9 +63,11 @@ class Http1Connection:
     once the client has shown that it may ask. `client`: its address and port."""
 
     def __init__(
-        self, app: ASGIApp, stream: HalfCloseableStream, *, client: tuple[str, int], admit: Callable[[], None]
+        self, app: ASGIApp, stream: Stream, *, client: tuple[str, int], admit: Callable[[], None], max_body: int = 0
     ) -> None:
+        """`max_body`: most bytes of a request's body that the application may ask for; 0: bodies are discarded."""
         self._app = app
+        self._max_body = max_body
         self._stream = stream
         self._client = client
         self._state = {"admit": admit}
@@ -158,7 +163,8 @@ class Http1Connection:
 
     async def _linger(self) -> None:
         with trio.move_on_after(LINGER_S):
-            await self._stream.send_eof()
+            if isinstance(self._stream, HalfCloseableStream):
+                await self._stream.send_eof()
             while await self.receive_unasked():
                 pass
 
@@ -200,6 +206,34 @@ class Http1Connection:
         if self._broken:
             raise trio.BrokenResourceError("the reader does not read")
 
+    async def receive_body(self) -> bytes | None:
+        """Return the request's body; None where it is longer than `max_body`, comes too slowly, or does not end."""
+        if self._max_body == 0:
+            return b""
+        body, fresh, until = bytearray(), 0, trio.current_time() + STALL_S
+        with trio.CancelScope() as scope:
+            if self._http.they_are_waiting_for_100_continue:
+                await self.write(h11.InformationalResponse(status_code=100, headers=[]))
+            while (event := await self._next_of_body(scope, until)) is not None:
+                if isinstance(event, h11.EndOfMessage):
+                    return bytes(body)
+                body += event.data
+                fresh += len(event.data)
+                if len(body) > self._max_body:
+                    return None
+                if fresh >= CHUNK_BYTES:
+                    fresh, until = 0, trio.current_time() + STALL_S
+        return None
+
+    async def _next_of_body(self, scope: trio.CancelScope, until: float) -> h11.Data | h11.EndOfMessage | None:
+        scope.deadline = until
+        try:
+            while (event := self._http.next_event()) is h11.NEED_DATA:
+                self._http.receive_data(bytes(await self._stream.receive_some(CHUNK_BYTES)))
+        except h11.RemoteProtocolError:
+            return None
+        return event if isinstance(event, h11.Data | h11.EndOfMessage) else None
+
     async def receive_unasked(self) -> bytes:
         """Return data that arrives outside requests; empty when the client has left, or sends too much."""
         data = bytes(await self._stream.receive_some(CHUNK_BYTES))
@@ -236,7 +270,13 @@ class _Exchange:
     async def _receive(self) -> Message:
         if not self._asked:
             self._asked = True
-            return {"type": "http.request", "body": b"", "more_body": False}
+            self._scope.deadline = NO_LIMIT  # a body has deadlines of its own
+            body = await self._connection.receive_body()
+            self._scope.deadline = trio.current_time() + ANSWER_S
+            self._connection.allow(ANSWER_S)
+            if body is not None:
+                return {"type": "http.request", "body": body, "more_body": False}
+            return {"type": "http.disconnect"}
         await self._connection.until_gone()
         return {"type": "http.disconnect"}
 

@@ -8,6 +8,7 @@ clients is bounded as well, but they are never replaced.
 
 import ipaddress
 import socket
+import ssl
 from functools import partial
 from typing import Final
 
@@ -79,22 +80,29 @@ def limit_buffers(listener: socket.socket) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
 
-async def serve(app: ASGIApp, listener: socket.socket) -> None:
-    """Answer until cancelled. `listener` listens already, and the caller closes it."""
+async def serve(app: ASGIApp, listener: socket.socket, *, tls: ssl.SSLContext | None = None, max_body: int = 0) -> None:
+    """Answer until cancelled. `listener` listens already, and the caller closes it. `tls`: over HTTPS. `max_body`: most
+    bytes of a request's body that `app` may ask for."""
     connections = Connections()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_hasten_at_the_end, connections)
         accepting = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
-        await trio.serve_listeners(partial(_talk, app, connections), [accepting])
+        await trio.serve_listeners(partial(_talk, app, connections, tls, max_body), [accepting])
 
 
-async def _talk(app: ASGIApp, connections: Connections, stream: trio.SocketStream) -> None:
+async def _talk(
+    app: ASGIApp, connections: Connections, tls: ssl.SSLContext | None, max_body: int, stream: trio.SocketStream
+) -> None:
     try:
         host, port = stream.socket.getpeername()[:2]
     except OSError:  # the client has left
         await trio.aclose_forcefully(stream)
         return
-    connection = Http1Connection(app, stream, client=(host, port), admit=lambda: connections.admit(connection))
+    # The handshake of TLS is a part of the first head's time.
+    spoken = stream if tls is None else trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
+    connection = Http1Connection(
+        app, spoken, client=(host, port), admit=lambda: connections.admit(connection), max_body=max_body
+    )
     crowded_out = connections.enter(connection, host)
     if crowded_out is not None:
         crowded_out.cut()

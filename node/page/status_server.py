@@ -76,7 +76,7 @@ class Listening:
 
     async def serve(self, routes: list[Route], task_status: trio.TaskStatus[str]) -> None:
         """Serve until cancelled; started with the page's URL. RunError when the port is taken."""
-        listener = _bind(self)
+        listener = bind(self.host, self.port, name=self.name, setting=self.setting)
         host, port = listener.getsockname()[:2]
         with listener:
             task_status.started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
@@ -160,8 +160,9 @@ def _file_of(files: Mapping[str, tuple[str, str]]) -> Callable[[Request], Awaita
     return answer
 
 
-def _bind(at: Listening) -> socket.socket:
-    host, port = at.host, at.port
+def bind(host: str, port: int, *, name: str, setting: str) -> socket.socket:
+    """Return a socket that listens. RunError where the port is taken, UsageError for an address that is none of this
+    machine's; `name` and `setting` are the port's name and its setting, for these."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -171,14 +172,12 @@ def _bind(at: Listening) -> socket.socket:
         listener.listen(16)  # for a few scrapers
     except OSError as error:
         listener.close()
-        raise _bind_error(error, at) from error
+        raise _bind_error(error, f"{host}:{port}", name, setting) from error
     return listener
 
 
-def _bind_error(error: OSError, at: Listening) -> Exception:
+def _bind_error(error: OSError, address: str, name: str, setting: str) -> Exception:
     if error.errno == errno.EADDRINUSE:
-        hint = f"choose another with {at.setting}, or 0 for any free one"
-        return RunError(f"the {at.name} {at.host}:{at.port} is in use", hint)
-    return UsageError(
-        f"cannot listen on {at.host}:{at.port}: {error.strerror}", f"the {at.name} is chosen by {at.setting}"
-    )
+        hint = f"choose another with {setting}, or 0 for any free one"
+        return RunError(f"the {name} {address} is in use", hint)
+    return UsageError(f"cannot listen on {address}: {error.strerror}", f"the {name} is chosen by {setting}")

@@ -65,6 +65,7 @@ from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
 from node.training.snapshots import LARGE, SnapshotCutter
 from node.training.update_counts import UpdateCounts
+from node.training.visiting import check_visits, visitors_for
 from p2ptrain import aggregate, inner, tasks
 from p2ptrain.compress.by_parts import cut
 from p2ptrain.inner.base import MomentBuffer
@@ -185,6 +186,7 @@ def check_runnable(config: Config) -> None:
     byzantine.attack_of(config.attack)
     _check_region(config)
     check_residency(config)
+    check_visits(config)
     if "moments" in config.sync.spec().wants:
         _check_moments(config)
     exporters.check(config.monitoring.exporters)
@@ -331,6 +333,7 @@ def make_node(
         use=use,
         pauses=pauses,
         snapshots=snapshots,
+        visitors=visitors_for(config, run.run_id, trainer, state),
     )
     return node, _started(node, around.user)
 

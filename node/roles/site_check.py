@@ -47,6 +47,7 @@ def _check_settings(config: Config) -> None:
         (node.role != "trainer", f"node.role={node.role}", "an observer is one process"),
         (node.lane != "thread", f"node.lane={node.lane}", "leave it at thread"),
         (bool(config.participation.names), "pauses: all its ranks would have to pause", "leave out [participation]"),
+        (config.visits.on, "visitors: its ranks hold the model in parts", "leave out [visits]"),
         (train.drift != "none", f"train.drift={train.drift}", "leave it at none"),
         (
             train.step_normalization != "none",

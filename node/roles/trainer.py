@@ -91,6 +91,7 @@ from node.training.outcome import (
 from node.training.remote_learner import gpu_memory_of
 from node.training.remote_trainer import RemoteTrainer, TrainerLostError
 from node.training.sync_loop import follow, synchronize, train
+from node.visits.visit_server import VisitServer
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks import EXTERNAL
 from p2ptrain.training import Learner, Trainer
@@ -251,6 +252,7 @@ async def run(
     feed.watch(lambda: round_report.moment(node, metrics.newest_lag_s))
     trainer = node.inner.trainer
     register_gpu(metrics.registry, trainer.device, partial(gpu_memory_of, trainer))
+    visits = _visits_of(node, emit)
     told = _told_already(node, node_dir) if node.state.finished else None
     if told is not None and not node.state.private:
         _announce_over(node, told)
@@ -265,6 +267,8 @@ async def run(
         server = server_of(config.node, metrics, feed)
         emit.redact.learn(*(() if server is None else server.secrets()))
         url = None if server is None else await nursery.start(server.run)
+        if visits is not None:
+            await nursery.start(visits.run)
 
         router = _Router(node)
 
@@ -314,6 +318,15 @@ async def _made(
         emit=around.emit,
     )
     return make_node(config, around, learned)
+
+
+def _visits_of(node: Node, emit: EventLog) -> VisitServer | None:
+    """Return what answers the node's visitors, if any. Raises UsageError."""
+    if node.visitors is None:
+        return None
+    server = VisitServer(node.config.visits, node.visitors, node.executor.offload)
+    emit.redact.learn(*server.secrets())
+    return server
 
 
 def _meter_for(device: torch.device, use: ProcessUse, *, watts: float) -> Meter | None:

@@ -101,8 +101,10 @@ class InnerLoop:
         """Whether the phase stands still between two steps."""
         self.is_over = False
         """Whether the last phase has ended: nobody takes a step any more."""
+        self.adoptions = 0
+        """How many times another model took the place of this one."""
         self._clock = clock
-        # Unbounded in type, but at most one correction a round and one adoption are ever in it.
+        # Unbounded in type, but at most one correction a round, one difference of visitors and one adoption are in it.
         self._door: deque[_Change] = deque()
 
     @property
@@ -206,6 +208,11 @@ class InnerLoop:
 
         self._door.append(_Change(apply))
 
+    def add(self, difference_d: torch.Tensor) -> None:
+        """Add `difference_d` fp32 (d,) to the moving parameters, as if own steps had led there: it belongs to no closed
+        round. Not with a drift correction, which would take it for one of a round."""
+        self._door.append(_Change(lambda: self.trainer.correct(difference_d)))
+
     def replace(self, theta_d: torch.Tensor, *, at_step: int) -> None:
         """Replace the parameters by another model, as of step `at_step` of the schedule."""
 
@@ -213,11 +220,13 @@ class InnerLoop:
             self.trainer.load_vector(theta_d)
             self.trainer.global_step = at_step
 
+        self.adoptions += 1
         self._door.append(_Change(apply, adopts=True))
 
     def forget_corrections(self) -> None:
         """Drop the queued corrections: the model that they belong to is lost. An adopted model stays queued, for it is
         a whole one."""
+        self.adoptions += 1
         self._door = deque(change for change in self._door if change.adopts)
 
     def _telling(self) -> TellsInnerState:

@@ -29,6 +29,7 @@ from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
 from node.training.snapshots import SnapshotCutter
 from node.training.update_counts import UpdateCounts
+from node.visits.visitors import Visitors
 from p2ptrain.sync.base import SyncStrategy
 from p2ptrain.training.late_average import LateAverage
 
@@ -84,6 +85,8 @@ class Node:
     """CPU time and memory of its processes."""
     pauses: "Pauses | None" = None
     """When it trains; None: always."""
+    visitors: Visitors | None = None
+    """Devices that are no members, and what they left; None: there are none."""
     snapshots: SnapshotCutter
     """Cuts the node's public model."""
     closing_times: PartTimes = field(default_factory=PartTimes)

@@ -244,6 +244,7 @@ def readings(node: Node) -> Readings:
         relaying=service.relaying(),
         relay_limit=network.relay_bytes_per_s if network.relay else 0.0,
         disk_free=disk_free(node.checkpoints.folder),
+        visits={} if node.visitors is None else node.visitors.counts,
         paused={} if node.pauses is None else node.pauses.seconds_now(),
         crossed={"sent": service.stats.crossed_bytes_sent, "received": service.stats.crossed_bytes_received},
         spectral_gap=_gap_of(frozenset(service.known_graph().items())),

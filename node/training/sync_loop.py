@@ -31,6 +31,7 @@ from node.training.pausing import stand_still
 from node.training.remote_trainer import TrainerLostError
 from node.training.round_report import record_round
 from node.training.trainer_restart import forget_trainer, go_on_anew
+from node.training.visiting import take_visits
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.protocols import implements
 from p2ptrain.saved.filed_vector import LostVectorError
@@ -123,6 +124,7 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
                 result, shift_d = replace(result, correction_d=shift_d.add_(result.correction_d)), None
             node.inner.correct(result.correction_d, taken_at=phase.end_step, optimizer_state=result.optimizer_state)
             node.state.closed_round = node.state.round
+            await take_visits(node, phase.theta_d, result)
             if result.snapshot_d is not None:  # the others are whole models too, which nobody reads any more
                 nothing_d = torch.empty(0)
                 phase = replace(phase, theta_d=nothing_d, inner_state=None)

@@ -117,3 +117,26 @@ def test_work_is_counted_in_steps_at_the_full_rate_and_not_where_a_step_was_skip
     trainer.load_vector(torch.full((trainer.numel,), 1e30))  # its loss is not finite
     skipped = phase_of(2)
     assert (skipped.steps, skipped.skipped, skipped.work) == (2, 2, 0.0)
+
+
+def test_a_difference_is_added_between_two_steps_and_is_no_correction(trainer: Trainer) -> None:
+    loop = InnerLoop(trainer)
+    shift = torch.full((trainer.numel,), 0.5)
+    work = loop.phase(enough=lambda done: done >= 2, keep_state=lambda: False)
+    next(work)
+    before = trainer.vector()
+    loop.add(shift)
+    assert torch.equal(before, trainer.vector()), "nothing may change before the next step"
+    next(work)
+    assert (trainer.vector() - before - shift).norm() < 0.1 * shift.norm()
+    assert loop.late_steps == 0
+
+
+def test_it_counts_how_often_another_model_took_its_place(trainer: Trainer) -> None:
+    loop = InnerLoop(trainer)
+    loop.correct(torch.zeros(trainer.numel), taken_at=0)
+    assert loop.adoptions == 0
+    loop.replace(torch.zeros(trainer.numel), at_step=5)
+    loop.forget_corrections()
+    assert loop.adoptions == 2
+    assert loop.waiting == 1

@@ -26,6 +26,7 @@ AFTER_AN_EVENT: Served = {
     "p2ptrain_peer_read_seconds_total": {"peer": set()},
     "p2ptrain_rung": {"rung": set()},
     "p2ptrain_paused_seconds_total": {"reason": set()},
+    "p2ptrain_visits_total": {"result": set()},
     **{f"p2ptrain_gpu_memory_{kind}_bytes": {} for kind in ("allocated", "reserved", "free")},
 }
 """What a node in good health, on a CPU, does not show: until somebody is refused or clipped, when its neighbours have

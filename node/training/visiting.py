@@ -1,0 +1,78 @@
+"""Visitors in a round: what they left is added to the moving model, as a part of the node's own next difference.
+
+Their mean is queued together with the correction of the round that is being closed, and so is applied between two
+steps of the next one. No strategy and no neighbour knows of it: what is published is an ordinary update.
+"""
+
+import torch
+
+from node.config.schema import Config
+from node.system.errors import UsageError
+from node.training.executors import SideWork
+from node.training.node import Node
+from node.training.run_state import RunState
+from node.visits.visitors import ClosedVisits, StepAdvice, VisitedRun, Visitors
+from p2ptrain.drift.none import NoCorrection
+from p2ptrain.sync.base import RoundResult
+from p2ptrain.tasks import EXTERNAL
+from p2ptrain.training import Learner
+
+
+def check_visits(config: Config) -> None:
+    """Raise UsageError for settings with which visitors' differences cannot be a part of the node's own."""
+    if not config.visits.on:
+        return
+    for wrong, what in (
+        (config.node.role != "trainer", f"a node of role {config.node.role}, which trains nothing"),
+        (config.task.name == EXTERNAL, "a loop of the user's own, whose steps the node does not know"),
+        (config.train.drift != NoCorrection.name, f"train.drift={config.train.drift}, which would take them for drift"),
+        (config.sync.spec().steps_anchor, f"sync.strategy={config.sync.strategy}, which averages gradients"),
+    ):
+        if wrong:
+            raise UsageError(f"[visits] does not go with {what}", "leave out one of them")
+
+
+def visitors_for(config: Config, run_id: bytes, learner: Learner, state: RunState) -> Visitors | None:
+    """Return the visits that the settings ask for, if any."""
+    if not config.visits.on:
+        return None
+    layout = learner.layout()
+    run = VisitedRun(
+        run_id=run_id,
+        task=config.task.name,
+        numel=learner.numel,
+        parameters=() if layout is None else [(each.name, each.shape) for each in layout.parameters],
+    )
+
+    def advice() -> StepAdvice:
+        train = state.config.train
+        return StepAdvice(
+            steps=state.pace.steps,
+            batch_size=train.batch_size,
+            learning_rate=train.learning_rate if learner.learning_rate is None else learner.learning_rate,
+            clip_norm=train.clip_norm,
+        )
+
+    return Visitors(config.visits, run, advice)
+
+
+async def take_visits(node: Node, theta_d: torch.Tensor, result: RoundResult) -> None:
+    """Count the visitors of the round that is being closed. `theta_d` (d,) is the model after its steps, where the
+    result has no other one: else its memory is the correction's."""
+    visitors = node.visitors
+    if visitors is None:
+        return
+    if node.state.last_round or node.inner.is_over:  # no step comes that they could be a part of
+        visitors.end()
+        return
+    visitors.follow(node.inner.adoptions)
+    closing, round_ = visitors.begin_closing(), node.state.round
+
+    def close() -> ClosedVisits:
+        model_d = theta_d + result.correction_d if result.snapshot_d is None else result.snapshot_d
+        return closing.close(model_d, result.correction_d, round=round_)
+
+    closed = await node.executor.offload(close, work=SideWork.AGGREGATE)
+    if closed.visited_d is not None:
+        node.inner.add(closed.visited_d)
+    visitors.finish_closing(closed)

@@ -1,0 +1,205 @@
+"""Visitors over HTTP: `/v1/visit` says what there is to do, `/v1/model` gives a model, `/v1/difference` takes what a
+visitor left.
+
+It is served by the page's own HTTP (node/page/http1.py), on a port of its own. A request is refused by its head, before
+a byte of its body is read. A browser names the origin of the web page that asks. None is answered that is not set, so
+that a page in the operator's browser cannot use an address that only this machine reaches.
+"""
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from node.config.visits_section import VisitsConfig
+from node.page.guard import HEADERS, MAX_QUERY, is_loopback_name
+from node.page.serving import SEND_BUFFER_BYTES, serve
+from node.page.status_server import bind
+from node.system.errors import RunError, UsageError
+from node.system.page_token import is_loopback, load_or_create, matches
+from node.visits.refusals import Refusal, RefusedVisitError
+from node.visits.visitors import Offload, Visitors
+
+ANY: Final = "*"
+ALLOWED: Final = {
+    "access-control-allow-methods": "GET, POST",
+    "access-control-allow-headers": "authorization, content-type",
+    "access-control-max-age": "600",
+}
+"""What a page of an allowed origin may send."""
+EXPOSED: Final = "p2ptrain-form, p2ptrain-round, p2ptrain-model"
+DIGEST_DIGITS: Final = 64
+
+
+class VisitGuard:
+    """Wraps the application: callers without the token, names that are not loopback's on a loopback address, and web
+    pages of origins that are not allowed are refused."""
+
+    def __init__(self, app: ASGIApp, config: VisitsConfig, token: str) -> None:
+        self._app = app
+        self._token = token
+        self._origins = frozenset(config.origins)
+        self._loopback = is_loopback(config.host) and not token
+        """Whether only names of loopback are answered: a web page can make its own name lead here (DNS rebinding)."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse."""
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        allowed = origin is not None and not self._origins.isdisjoint((origin, ANY))
+        refusal = self._refusal(scope, headers, origin, allowed=allowed)
+        if self._token and refusal is None and "admit" in scope.get("state", {}):
+            scope["state"]["admit"]()
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                head = MutableHeaders(raw=message.setdefault("headers", []))
+                head.update({**HEADERS, "cache-control": "no-store"})
+                if allowed and origin is not None:
+                    more = {"access-control-allow-origin": origin, "access-control-expose-headers": EXPOSED}
+                    head.update({**more, "vary": "origin", "cross-origin-resource-policy": "cross-origin"})
+            await send(message)
+
+        await (self._app if refusal is None else refusal)(scope, receive, send_safely)
+
+    def _refusal(self, scope: Scope, headers: Headers, origin: str | None, *, allowed: bool) -> Response | None:
+        if self._loopback and not is_loopback_name(headers.get("host", "")):
+            return told(421, "wrong_host", "ask for 127.0.0.1 or localhost: other names are not answered here")
+        if origin is not None and not allowed:
+            return told(403, "origin", "web pages of this origin may not visit: its operator sets visits.origins")
+        if scope["method"] == "OPTIONS" and allowed:
+            return Response(status_code=204, headers=ALLOWED)
+        if self._token:
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not matches(self._token, given.strip()):
+                return told(401, "token", "a token is needed, as a bearer token", {"www-authenticate": "Bearer"})
+        return None
+
+
+class VisitServer:
+    """Serves a node's visitors. `offload`: runs what computes in a thread."""
+
+    def __init__(self, config: VisitsConfig, visitors: Visitors, offload: Offload[Any]) -> None:
+        """Raises UsageError for a certificate or a token file that cannot be used."""
+        self._config = config
+        self._visitors = visitors
+        self._offload = offload
+        self._token = "" if config.token_file is None else load_or_create(config.token_file)
+        self._tls = None if config.certificate is None else _context(config.certificate, config.key)
+
+    def secrets(self) -> tuple[str, ...]:
+        """Return the secrets that no log may show."""
+        return (self._token,) if self._token else ()
+
+    def app(self) -> ASGIApp:
+        """Return the application."""
+        routes = [
+            Route("/v1/visit", self._visit),
+            Route("/v1/model", self._model),
+            Route("/v1/difference", self._difference, methods=["POST"]),
+        ]
+        handlers: Any = {RefusedVisitError: _refused}
+        return VisitGuard(Starlette(routes=routes, exception_handlers=handlers), self._config, self._token)
+
+    async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; started with the URL. UsageError when the port is taken."""
+        config = self._config
+        try:
+            listener = bind(config.host, config.port, name="visitors' port", setting="visits.listen")
+        except RunError as error:
+            raise UsageError(error.message, "choose another with visits.listen") from error
+        with listener:
+            task_status.started(f"http{'' if self._tls is None else 's'}://{config.listen}")
+            await serve(self.app(), listener, tls=self._tls, max_body=self._visitors.body_bytes)
+
+    async def _visit(self, _: Request) -> Response:
+        return JSONResponse(self._visitors.describe())
+
+    async def _model(self, request: Request) -> Response:
+        answer = await self._visitors.model_for(_have(request.scope), _host(request), self._offload)
+        headers = {
+            "p2ptrain-form": answer.form,
+            "p2ptrain-round": str(answer.version.round),
+            "p2ptrain-model": answer.version.digest.hex(),
+        }
+        if len(answer.payload) <= SEND_BUFFER_BYTES:
+            return Response(answer.payload, media_type="application/octet-stream", headers=headers)
+        return StreamingResponse(_parts(answer.payload), media_type="application/octet-stream", headers=headers)
+
+    async def _difference(self, request: Request) -> Response:
+        visitors, host = self._visitors, _host(request)
+        try:
+            visitors.expect(_length(request.headers), host)
+            await visitors.take(await request.body(), host, self._offload)
+        except ClientDisconnect:
+            visitors.refused(Refusal.TOO_SLOW)
+            return _answer(Refusal.TOO_SLOW)
+        except RefusedVisitError as error:
+            visitors.refused(error.refusal)
+            raise
+        return JSONResponse({"accepted": True})
+
+
+def told(status: int, reason: str, words: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a refusal as JSON."""
+    body = json.dumps({"error": words, "reason": reason}) + "\n"
+    return Response(body, status, media_type="application/json", headers=headers)
+
+
+def _answer(refusal: Refusal) -> Response:
+    return told(refusal.value.status, refusal.label, refusal.value.words)
+
+
+async def _refused(_: Request, error: RefusedVisitError) -> Response:
+    return _answer(error.refusal)
+
+
+def _length(headers: Headers) -> int:
+    """Return what Content-Length says; -1 where it says nothing: such a body has no size known in advance."""
+    text = headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < len(str(1 << 60)) else -1
+
+
+def _have(scope: Scope) -> bytes:
+    """Return the digest in the query; empty where there is none."""
+    query = scope["query_string"]
+    given = QueryParams(query).get("have", "") if len(query) <= MAX_QUERY else ""
+    try:
+        return bytes.fromhex(given) if len(given) == DIGEST_DIGITS else b""
+    except ValueError:
+        return b""
+
+
+def _host(request: Request) -> str:
+    return "" if request.client is None else request.client.host
+
+
+async def _parts(payload: bytes) -> AsyncIterator[bytes]:
+    """Each part has an answer's time of its own."""
+    for start in range(0, len(payload), SEND_BUFFER_BYTES):
+        yield payload[start : start + SEND_BUFFER_BYTES]
+
+
+def _context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except FileNotFoundError as error:
+        missing = key if key is not None and certificate.is_file() else certificate
+        raise UsageError(f"no file {missing}", "name the files in visits.certificate and visits.key") from error
+    except (OSError, ssl.SSLError) as error:
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+        hint = "visits.certificate and visits.key are PEM files of one certificate"
+        raise UsageError(f"the certificate {certificate} cannot be used: {why}", hint) from error
+    return context

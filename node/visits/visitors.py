@@ -1,0 +1,253 @@
+"""What visitors are told and what they left: the state of a node's visits, and the decisions on them. It does no I/O.
+
+A round closes in three parts: `begin_closing` hands over what came, `ClosingVisits.close` makes one mean of it and the
+model with which the next round begins, and `finish_closing` publishes that. The caller adds the mean to the moving
+model: it is a part of the host's own difference of the next round.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import torch
+
+from node.config.visits_section import VisitsConfig
+from node.visits.difference_head import HEAD_BYTES, LeftDifference, parsed_difference
+from node.visits.refusals import Refusal, RefusedVisitError
+from node.visits.visit_bounds import VisitBounds
+from p2ptrain.compress import PayloadError
+from p2ptrain.visits.model_versions import ModelVersion, ModelVersions, difference_between, version_of
+from p2ptrain.visits.visitor_mean import DIFFERENCES, VisitorDifference, checked_difference, visitors_mean
+
+INTERFACE_VERSION: Final = 1
+ENCODING: Final = "int8"
+"""The codec of models and differences, by docs/protocol.md."""
+ACCEPTED: Final = "accepted"
+RESULTS: Final = (ACCEPTED, *(refusal.label for refusal in Refusal))
+"""What may become of a difference."""
+
+T = TypeVar("T")
+Offload = Callable[[Callable[[], T]], Awaitable[T]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisitedRun:
+    """What a visitor must know of the run."""
+
+    run_id: bytes
+    task: str
+    numel: int
+    parameters: Sequence[tuple[str, Sequence[int]]] = ()
+    """Names and shapes, in the order of the vector; empty where they are not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepAdvice:
+    """How a visitor should train, as the host does itself. Nothing holds it to that."""
+
+    steps: int
+    batch_size: int
+    learning_rate: float
+    clip_norm: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelAnswer:
+    """A model for a visitor."""
+
+    form: str
+    """`whole`, `difference` (to the model that the visitor has), or `same` (no bytes)."""
+    version: ModelVersion
+    payload: bytes
+
+
+class Visitors:
+    """The visits of one node. Memory: the newest models and `most_a_round` differences, a byte a parameter each, and
+    one model, fp32; while a mean is taken, a few chunks of columns for each difference."""
+
+    def __init__(self, config: VisitsConfig, run: VisitedRun, advice: Callable[[], StepAdvice]) -> None:
+        self._config = config
+        self._run = run
+        self._advice = advice
+        self._versions = ModelVersions(run.numel)
+        self._bounds = VisitBounds(most=config.most_a_round, most_of_network=config.most_of_network)
+        self._left: list[tuple[ModelVersion, VisitorDifference]] = []
+        self._base_d: torch.Tensor | None = None
+        """The model from which the host takes this round's steps, fp32 (d,); None where it is not known."""
+        self._own_norm: float | None = None
+        self._adoptions = 0
+        self._over = False
+        self.counts: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
+        """Differences by what became of them."""
+
+    @property
+    def body_bytes(self) -> int:
+        """Return the bytes of a visitor's request with a difference."""
+        return HEAD_BYTES + DIFFERENCES.size(self._run.numel)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what `/v1/visit` answers. Raises RefusedVisitError before the first round is closed."""
+        newest, advice = self._newest(), self._advice()
+        return {
+            "version": INTERFACE_VERSION,
+            "run": self._run.run_id.hex(),
+            "task": self._run.task,
+            "round": newest.round,
+            "model": newest.digest.hex(),
+            "numel": self._run.numel,
+            "parameters": [{"name": name, "shape": list(shape)} for name, shape in self._run.parameters],
+            "steps": advice.steps,
+            "batch_size": advice.batch_size,
+            "learning_rate": advice.learning_rate,
+            "clip_norm": advice.clip_norm,
+            "encoding": ENCODING,
+            "block": DIFFERENCES.block,
+            "difference_bytes": self.body_bytes,
+        }
+
+    async def model_for(self, have: bytes, host: str, offload: Offload[bytes]) -> ModelAnswer:
+        """Return the newest model for a visitor that has the one with digest `have`. Raises RefusedVisitError."""
+        newest = self._newest()
+        if have == newest.digest:
+            return ModelAnswer(form="same", version=newest, payload=b"")
+        self._bounds.check_models(host)
+        self._bounds.count_model(host)
+        older = self._versions.find(have)
+        if older is not None:
+            difference = self._versions.known_difference(older)
+            if difference is None:
+                numel = self._run.numel
+                difference = await offload(lambda: difference_between(newest.payload, older.payload, numel))
+                self._versions.keep_difference(older, newest, difference)
+            if len(difference) < len(newest.payload):
+                return ModelAnswer(form="difference", version=newest, payload=difference)
+        return ModelAnswer(form="whole", version=newest, payload=newest.payload)
+
+    def expect(self, size: int, host: str) -> None:
+        """Raise RefusedVisitError where a difference of so many bytes from this host is refused before it is read."""
+        self._newest()
+        if size != self.body_bytes:
+            raise RefusedVisitError(Refusal.WRONG_SIZE)
+        self._check_room()
+        self._bounds.check_host(host)
+
+    async def take(self, body: bytes, host: str, offload: Offload[VisitorDifference]) -> None:
+        """Take a difference. Raises RefusedVisitError where it is refused."""
+        self._newest()
+        left = parsed_difference(body, DIFFERENCES.size(self._run.numel))
+        started = self._checked_start(left)
+        self._check_room()
+        self._bounds.check(left.key, left.model, host)
+        left.check_signature(self._run.run_id)
+        self._bounds.count(left.key, left.model, host)
+        try:
+            difference = await offload(lambda: checked_difference(left.payload, self._run.numel))
+        except PayloadError as error:
+            kind = Refusal.NOT_FINITE if error.reason == "nonfinite" else Refusal.MALFORMED
+            raise RefusedVisitError(kind) from error
+        self._left.append((started, difference))
+        self.counts[ACCEPTED] += 1
+
+    def refused(self, refusal: Refusal) -> None:
+        """Count a difference that was refused."""
+        self.counts[refusal.label] += 1
+
+    def begin_closing(self) -> "ClosingVisits":
+        """Hand over what has come: it counts in the round that is being closed, where it is enough."""
+        left = [each for each in self._left if self._versions.is_kept(each[0].digest)]
+        counts = self._own_norm is not None or self._base_d is not None
+        counted = left if counts and len(left) >= self._config.buffer else []
+        self._left = [] if counted else left
+        return ClosingVisits(
+            differences=[difference for _, difference in counted],
+            staleness=[self._versions.staleness(started) for started, _ in counted],
+            base_d=self._base_d,
+            own_norm=self._own_norm,
+            share=self._config.share,
+            trim=self._config.trim,
+        )
+
+    def finish_closing(self, closed: "ClosedVisits") -> None:
+        """Begin the next round: publish its model, and give everybody a place again."""
+        self._base_d, self._own_norm = closed.base_d, closed.own_norm
+        self._versions.publish(closed.version)
+        self._bounds.begin_round(self._versions.is_kept)
+
+    def follow(self, adoptions: int) -> None:
+        """Note how many times another model has taken the place of the host's. Where it is once more, the host's own
+        steps since the last round cannot be told."""
+        if adoptions != self._adoptions:
+            self._adoptions, self._base_d = adoptions, None
+
+    def end(self) -> None:
+        """Note that the run is over: nothing that comes counts any more."""
+        self._over = True
+        self._left.clear()
+
+    def _check_room(self) -> None:
+        if len(self._left) >= self._config.most_a_round:  # those of rounds that counted none wait
+            raise RefusedVisitError(Refusal.FULL)
+
+    def _checked_start(self, left: LeftDifference) -> ModelVersion:
+        started = self._versions.find(left.model)
+        if started is None or started.round != left.round:
+            raise RefusedVisitError(Refusal.UNKNOWN_MODEL)
+        return started
+
+    def _newest(self) -> ModelVersion:
+        if self._over:
+            raise RefusedVisitError(Refusal.OVER)
+        if self._versions.newest is None:
+            raise RefusedVisitError(Refusal.NO_MODEL)
+        return self._versions.newest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedVisits:
+    """What a closed round makes of its visits."""
+
+    visited_d: torch.Tensor | None
+    """What visitors add to the moving model, fp32 (d,); None: nothing."""
+    base_d: torch.Tensor
+    """The model with which the next round begins, `visited_d` included."""
+    own_norm: float | None
+    """The norm of the host's own steps in the round, or in the newest one where it is known."""
+    version: ModelVersion
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosingVisits:
+    """The work of closing a round, apart from the state of the visits: it may run in a thread."""
+
+    differences: Sequence[VisitorDifference]
+    staleness: Sequence[int]
+    base_d: torch.Tensor | None
+    """The model from which the host took the round's steps; it is overwritten."""
+    own_norm: float | None
+    share: float
+    trim: float
+
+    def close(self, model_d: torch.Tensor, correction_d: torch.Tensor, *, round: int) -> ClosedVisits:
+        """Close a round: `model_d` (d,) is the model that came of it, and `correction_d` what of it the swarm added to
+        the model after the host's steps. Both are read, and not kept."""
+        own_norm = self._own_norm(model_d, correction_d)
+        visited_d = self._mean(model_d.numel(), own_norm)
+        base_d = model_d.clone() if visited_d is None else model_d + visited_d
+        version = version_of(base_d, round + 1)
+        return ClosedVisits(visited_d=visited_d, base_d=base_d, own_norm=own_norm, version=version)
+
+    def _own_norm(self, model_d: torch.Tensor, correction_d: torch.Tensor) -> float | None:
+        if self.base_d is None:
+            return self.own_norm
+        moved_d = torch.sub(model_d, self.base_d, out=self.base_d).sub_(correction_d)
+        norm = float(torch.linalg.vector_norm(moved_d, dtype=torch.float64))
+        return norm if math.isfinite(norm) else self.own_norm
+
+    def _mean(self, numel: int, own_norm: float | None) -> torch.Tensor | None:
+        if not self.differences or own_norm is None:
+            return None
+        return visitors_mean(
+            self.differences, self.staleness, numel=numel, own_norm=own_norm, share=self.share, trim=self.trim
+        )

@@ -1,0 +1,80 @@
+"""The differences that visitors left, and the one bounded difference that a round makes of them.
+
+Keys cost nothing, so any number of the differences may be a liar's. What holds for all of them together is one bound:
+a round's mean is never longer than a share of the host's own steps. Within it, FedBuff's rule (2106.06639): differences
+wait until there are enough, and count by 1 / sqrt(1 + staleness). Each is clipped, and the extremes of every coordinate
+are left out, which keeps a minority of liars from using the bound up.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+import numpy as np
+import torch
+
+from p2ptrain.aggregate.trimmed_mean import TrimmedMean
+from p2ptrain.compress.blocks import chunks
+from p2ptrain.compress.int8 import Int8
+
+DIFFERENCES = Int8()
+"""The codec of visitors' differences."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisitorDifference:
+    """A difference that was decoded once, and is finite."""
+
+    payload: bytes
+    norm: float
+    """L2 norm."""
+
+
+def checked_difference(payload: bytes, numel: int) -> VisitorDifference:
+    """Decode a visitor's payload. Raises PayloadError where it is no finite vector of `numel` values."""
+    difference_d = DIFFERENCES.decode(payload, numel)
+    norm = float(torch.linalg.vector_norm(difference_d, dtype=torch.float64))
+    return VisitorDifference(payload=payload, norm=norm)
+
+
+def staleness_weight(staleness: int) -> float:
+    """Return by how much a difference counts whose start is so many rounds old."""
+    return 1 / math.sqrt(1 + staleness)
+
+
+def visitors_mean(
+    differences: Sequence[VisitorDifference],
+    staleness: Sequence[int],
+    *,
+    numel: int,
+    own_norm: float,
+    share: float,
+    trim: float,
+) -> torch.Tensor:
+    """Return the mean (numel,) of at least one difference. Its norm is at most `share` times `own_norm`.
+
+    Each is clipped to the median norm of all and to `own_norm`, weighted by its staleness, and of each coordinate the
+    `trim` part at either end is left out. The median is over what came: liars that are the majority choose it.
+    """
+    limit = min(median_low(each.norm for each in differences), own_norm)
+    factors = [
+        staleness_weight(rounds) * min(1.0, limit / each.norm if each.norm else 1.0)
+        for each, rounds in zip(differences, staleness, strict=True)
+    ]
+    rule = TrimmedMean(f=int(trim * len(differences)))
+    readers = [DIFFERENCES.reader(each.payload, numel) for each in differences]
+    mean_d = torch.empty(numel, dtype=torch.float32)
+    for chunk in chunks(numel, DIFFERENCES.block):
+        x_nrw = np.empty((len(differences), chunk.rows, chunk.width), dtype=np.float32)
+        for read, factor, x_rw in zip(readers, factors, x_nrw, strict=True):
+            read(chunk, x_rw)
+            np.multiply(x_rw, np.float32(factor), out=x_rw)
+        mean_d[chunk.part(DIFFERENCES.block)] = rule(torch.from_numpy(x_nrw.reshape(len(differences), -1)))
+    return clipped_to(mean_d, share * own_norm)
+
+
+def clipped_to(x_d: torch.Tensor, most: float) -> torch.Tensor:
+    """Return `x_d` (d,) shortened in place to the norm `most`, where it is longer."""
+    norm = float(torch.linalg.vector_norm(x_d, dtype=torch.float64))
+    return x_d if norm <= most else x_d.mul_(most / norm)

@@ -1,0 +1,331 @@
+"""Visitors over HTTP and HTTPS: what is answered to whom, and that a body is refused by its head or read in time."""
+
+import datetime
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+import trio.testing
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+from visit_harness import VisitedHost, here, noise, settings
+
+from node.config.schema import from_raw
+from node.page.http1 import CHUNK_BYTES, STALL_S, Http1Connection
+from node.roles.assembly import check_runnable
+from node.system.errors import UsageError
+from node.visits.visit_server import VisitServer
+from p2ptrain.visits.model_versions import apply_difference
+
+TOKEN = "a-token-of-the-test"
+PAGE = "https://example.org"
+
+
+@pytest.fixture
+def host() -> VisitedHost:
+    host = VisitedHost()
+    host.close_round()
+    host.close_round()
+    return host
+
+
+def host_with(**changes: object) -> VisitedHost:
+    host = VisitedHost(**changes)
+    host.close_round()
+    host.close_round()
+    return host
+
+
+def told(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["reason"]
+
+
+async def test_a_visit_from_the_first_question_to_the_difference(host: VisitedHost) -> None:
+    async with host.client() as client:
+        visit = (await client.get("/v1/visit")).json()
+        assert visit["parameters"] == [{"name": "w", "shape": [3, 500]}]
+        assert (visit["round"], visit["steps"], visit["run"]) == (2, 5, (b"r" * 16).hex())
+        whole = await client.get("/v1/model")
+        assert whole.headers["p2ptrain-form"] == "whole"
+        assert whole.headers["p2ptrain-model"] == visit["model"]
+        body = host.left_by("one").to_bytes()
+        assert len(body) == visit["difference_bytes"]
+        assert (await client.post("/v1/difference", content=body)).json() == {"accepted": True}
+        host.close_round()
+        change = await client.get("/v1/model", params={"have": visit["model"]})
+        assert change.headers["p2ptrain-form"] == "difference"
+        assert apply_difference(whole.content, change.content, 1500) == host.newest().payload
+        same = await client.get("/v1/model", params={"have": change.headers["p2ptrain-model"]})
+        assert (same.headers["p2ptrain-form"], same.content) == ("same", b"")
+
+
+@pytest.mark.parametrize("have", ["", "zz", "f" * 64, "g" * 64, "ä" * 64, "0" * 5000])
+async def test_a_digest_that_is_none_gets_the_whole_model(have: str, host: VisitedHost) -> None:
+    async with host.client() as client:
+        answer = await client.get("/v1/model", params={"have": have})
+        assert answer.headers["p2ptrain-form"] == "whole"
+
+
+async def test_refusals_are_json_with_a_status_and_are_counted(host: VisitedHost) -> None:
+    body = host.left_by("one").to_bytes()
+    async with VisitedHost().client() as client:
+        for path in ("/v1/visit", "/v1/model"):
+            assert told(await client.get(path)) == (503, "no_model")
+    async with host.client() as client:
+        assert told(await client.post("/v1/difference", content=body[:-1])) == (413, "wrong_size")
+        assert told(await client.post("/v1/difference", content=bytes(len(body)))) == (409, "unknown_model")
+        await client.post("/v1/difference", content=body)
+        assert told(await client.post("/v1/difference", content=body)) == (409, "second")
+        assert (await client.get("/v1/difference")).status_code == 405
+        assert (await client.get("/metrics")).status_code == 404
+    assert {name: count for name, count in host.visitors.counts.items() if count} == {
+        "accepted": 1,
+        "wrong_size": 1,
+        "unknown_model": 1,
+        "second": 1,
+    }
+
+
+async def test_a_body_without_a_length_is_refused(host: VisitedHost) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield host.left_by("one").to_bytes()
+
+    async with host.client() as client:
+        assert told(await client.post("/v1/difference", content=parts())) == (413, "wrong_size")
+
+
+async def test_with_a_token_nobody_else_is_answered(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    host = host_with(token_file=file)
+    assert host.server.secrets() == (TOKEN,)
+    async with host.client() as client:
+        assert told(await client.get("/v1/visit")) == (401, "token")
+        assert told(await client.get("/v1/visit", headers={"authorization": "Bearer wrong"})) == (401, "token")
+        assert (await client.get("/v1/visit", headers={"authorization": f"Bearer {TOKEN}"})).status_code == 200
+
+
+async def test_on_loopback_a_name_that_a_stranger_chose_is_not_answered(host: VisitedHost) -> None:
+    async with host.client() as client:
+        assert told(await client.get("/v1/visit", headers={"host": "evil.example"})) == (421, "wrong_host")
+    async with host_with(listen="192.0.2.1:80", plain=True).client() as client:
+        assert (await client.get("/v1/visit", headers={"host": "a.example"})).status_code == 200
+
+
+async def test_web_pages_visit_only_from_origins_that_are_set(host: VisitedHost) -> None:
+    async with host.client() as client:
+        assert told(await client.get("/v1/visit", headers={"origin": PAGE})) == (403, "origin")
+        assert told(await client.options("/v1/difference", headers={"origin": PAGE})) == (403, "origin")
+    async with host_with(origins=(PAGE,)).client() as client:
+        answer = await client.get("/v1/model", headers={"origin": PAGE})
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        assert "p2ptrain-form" in answer.headers["access-control-expose-headers"]
+        asked = await client.options("/v1/difference", headers={"origin": PAGE})
+        assert (asked.status_code, asked.headers["access-control-allow-methods"]) == (204, "GET, POST")
+        assert told(await client.get("/v1/visit", headers={"origin": "https://evil.example"})) == (403, "origin")
+    async with host_with(origins=("*",)).client() as client:
+        assert (await client.get("/v1/visit", headers={"origin": "null"})).status_code == 200
+
+
+# -- a body, under a virtual clock
+
+
+async def reads_body(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the size of the body."""
+    try:
+        body = await Request(scope, receive).body()
+    except ClientDisconnect:
+        await PlainTextResponse("none", 408)(scope, receive, send)
+        return
+    await PlainTextResponse(str(len(body)))(scope, receive, send)
+
+
+async def answer_to(head: bytes, parts: list[tuple[float, bytes]], *, max_body: int = 1 << 20) -> tuple[bytes, float]:
+    """Send a head and a body in parts, each after some seconds; return what comes back, and when."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    connection = Http1Connection(reads_body, theirs, client=("127.0.0.1", 1), admit=lambda: None, max_body=max_body)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+
+        async def say() -> None:
+            try:
+                await ours.send_all(head)
+                for seconds, part in parts:
+                    await trio.sleep(seconds)
+                    await ours.send_all(part)
+            except trio.BrokenResourceError:
+                return
+
+        nursery.start_soon(say)
+        heard = b""
+        while b"\r\n\r\n" not in heard or heard.startswith(b"HTTP/1.1 100"):
+            more = await ours.receive_some()
+            if not more:
+                break
+            heard = heard.removeprefix(b"HTTP/1.1 100 \r\n\r\n") + more
+        when = trio.current_time()
+        nursery.cancel_scope.cancel()
+    return heard, when
+
+
+def head_of(size: int, more: bytes = b"") -> bytes:
+    return b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n" % (size, more)
+
+
+async def test_a_body_in_parts_is_read_whole(autojump_clock: trio.testing.MockClock) -> None:
+    heard, _ = await answer_to(head_of(1000), [(1.0, bytes(400)), (1.0, bytes(600))])
+    assert heard.startswith(b"HTTP/1.1 200")
+    assert heard.endswith(b"1000")
+
+
+async def test_a_client_that_waits_to_be_told_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    heard, _ = await answer_to(head_of(5, b"Expect: 100-continue\r\n"), [(0.1, b"hello")])
+    assert heard.endswith(b"5")
+
+
+async def test_a_long_body_over_a_slow_link_may_take_minutes(autojump_clock: trio.testing.MockClock) -> None:
+    heard, when = await answer_to(head_of(20 * CHUNK_BYTES), [(STALL_S - 1, bytes(CHUNK_BYTES))] * 20)
+    assert heard.endswith(str(20 * CHUNK_BYTES).encode())
+    assert when > 2 * 60
+
+
+async def test_a_body_that_comes_byte_by_byte_is_cut(autojump_clock: trio.testing.MockClock) -> None:
+    heard, when = await answer_to(head_of(1 << 16), [(1.0, b"x")] * 1000)
+    assert heard.startswith(b"HTTP/1.1 408")
+    assert when == pytest.approx(STALL_S, abs=0.1)
+
+
+async def test_a_body_longer_than_the_application_may_ask_for(autojump_clock: trio.testing.MockClock) -> None:
+    heard, _ = await answer_to(head_of(1000), [(0.0, bytes(1000))], max_body=999)
+    assert heard.startswith(b"HTTP/1.1 408")
+
+
+async def test_a_body_of_broken_chunks(autojump_clock: trio.testing.MockClock) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    heard, _ = await answer_to(head, [(0.0, b"zz\r\n")])
+    assert heard.startswith(b"HTTP/1.1 408")
+
+
+# -- sockets
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1's own, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "certificate.pem", folder / "key.pem"
+    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return paths
+
+
+@asynccontextmanager
+async def served(host: VisitedHost) -> AsyncIterator[str]:
+    async with trio.open_nursery() as nursery:
+        url: str = await nursery.start(host.server.run)
+        yield url.replace("127.0.0.1", "localhost")
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("https", [False, True])
+async def test_over_a_real_socket(https: bool, tmp_path: Path) -> None:
+    files = certificate(tmp_path) if https else (None, None)
+    host = host_with(listen=f"127.0.0.1:{free_port()}", certificate=files[0], key=files[1])
+    context = ssl.create_default_context(cafile=files[0]) if https else True
+    async with served(host) as url, httpx.AsyncClient(trust_env=False, verify=context) as client:
+        assert url.startswith("https://" if https else "http://")
+        left = host.left_by("one", 0.1 * noise(3))
+        answer = await client.post(f"{url}/v1/difference", content=left.to_bytes())
+        assert answer.json() == {"accepted": True}
+        again = await client.post(f"{url}/v1/difference", content=left.to_bytes()[:-1])
+        assert told(again) == (413, "wrong_size")
+    assert host.close_round() is not None
+
+
+async def test_plain_words_to_an_https_port_end_the_connection(tmp_path: Path) -> None:
+    files = certificate(tmp_path)
+    port = free_port()
+    async with served(host_with(listen=f"127.0.0.1:{port}", certificate=files[0], key=files[1])):
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        async with stream:
+            await stream.send_all(b"GET /v1/visit HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            with trio.fail_after(5):
+                assert b"HTTP/1.1 200" not in await stream.receive_some()
+
+
+async def test_a_port_in_use_is_a_mistake_of_the_settings() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        host = host_with(listen=f"127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(UsageError) as wrong:
+            await host.server.run()
+    assert "the visitors' port" in wrong.value.line()
+    assert "choose another with visits.listen" in wrong.value.line()
+
+
+def test_a_certificate_that_is_none_is_one_line(tmp_path: Path) -> None:
+    good = certificate(tmp_path)
+    junk = tmp_path / "junk.pem"
+    junk.write_text("junk")
+    for files, words in (
+        ((tmp_path / "none.pem", good[1]), "no file"),
+        ((good[0], tmp_path / "none.pem"), "no file"),
+        ((junk, good[1]), "cannot be used"),
+        ((good[0], junk), "cannot be used"),
+    ):
+        config = settings(certificate=files[0], key=files[1])
+        with pytest.raises(UsageError) as wrong:
+            VisitServer(config, VisitedHost().visitors, here)
+        assert words in wrong.value.line()
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"node": {"role": "observer"}}, "observer"),
+        ({"train": {"drift": "scaffold"}}, "drift"),
+        ({"sync": {"strategy": "mime"}}, "mime"),
+    ],
+)
+def test_what_visitors_do_not_go_with(raw: dict[str, dict[str, object]], words: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        check_runnable(from_raw({"visits": {"listen": "127.0.0.1:8443"}, **raw}))
+    assert "[visits] does not go with" in wrong.value.line()
+    assert words in wrong.value.line()
+
+
+def test_answers_are_plain_json(host: VisitedHost) -> None:
+    assert json.loads(json.dumps(host.visitors.describe())) == host.visitors.describe()

@@ -1,0 +1,300 @@
+"""What a host takes of visitors: every bound, every claim, and what a liar gets for it."""
+
+import struct
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as fewer
+from hypothesis import strategies as st
+from sizes import examples
+from visit_harness import NUMEL, RUN, VisitedHost, noise, settings, signed_by
+
+from node.config.schema import from_raw
+from node.system.errors import UsageError
+from node.visits.difference_head import HEAD_BYTES, LeftDifference, parsed_difference
+from node.visits.refusals import Refusal, RefusedVisitError
+from node.visits.visit_bounds import MODELS_EACH, VisitBounds, visitor_network
+from node.visits.visitors import RESULTS
+from p2ptrain.visits.model_versions import VERSIONS_KEPT, apply_difference
+from p2ptrain.visits.visitor_mean import DIFFERENCES
+
+heads = st.builds(
+    LeftDifference,
+    key=st.binary(min_size=32, max_size=32),
+    round=st.integers(0, (1 << 64) - 1),
+    model=st.binary(min_size=32, max_size=32),
+    signature=st.binary(min_size=64, max_size=64),
+    payload=st.binary(min_size=50, max_size=50),
+)
+
+
+@pytest.fixture
+def host() -> VisitedHost:
+    """A host that knows its own steps."""
+    host = VisitedHost()
+    host.close_round()
+    host.close_round()
+    return host
+
+
+async def refusal_of(host: VisitedHost, left: LeftDifference | bytes, caller: str = "127.0.0.1") -> Refusal:
+    with pytest.raises(RefusedVisitError) as refused:
+        await host.take(left, caller)
+    return refused.value.refusal
+
+
+# -- the bytes
+
+
+@given(heads)
+@fewer(max_examples=examples(100))
+def test_a_body_is_read_as_it_was_written(left: LeftDifference) -> None:
+    assert parsed_difference(left.to_bytes(), 50) == left
+
+
+@given(st.binary(max_size=400), st.integers(0, 200))
+@fewer(max_examples=examples(100))
+def test_a_body_of_another_length_is_refused(body: bytes, size: int) -> None:
+    if len(body) == HEAD_BYTES + size:
+        return
+    with pytest.raises(RefusedVisitError) as refused:
+        parsed_difference(body, size)
+    assert refused.value.refusal is Refusal.WRONG_SIZE
+
+
+@given(heads, st.integers(0, 1 << 20))
+@fewer(max_examples=examples(60))
+def test_every_byte_but_the_signature_is_signed(left: LeftDifference, at: int) -> None:
+    raw = bytearray(left.to_bytes())
+    at = at % (len(raw) - 64)
+    raw[at if at < HEAD_BYTES - 64 else at + 64] ^= 1
+    assert parsed_difference(bytes(raw), 50).signed(RUN.run_id) != left.signed(RUN.run_id)
+
+
+def test_a_signature_is_for_one_run(host: VisitedHost) -> None:
+    left = host.left_by("one")
+    left.check_signature(RUN.run_id)
+    with pytest.raises(RefusedVisitError):
+        left.check_signature(b"another run's id")
+
+
+# -- what is taken
+
+
+async def test_a_difference_moves_the_model_with_the_next_round(host: VisitedHost) -> None:
+    await host.take(host.left_by("one", 0.1 * noise(3)))
+    visited_d = host.close_round()
+    assert visited_d is not None
+    assert torch.cosine_similarity(visited_d, noise(3), dim=0) > 0.999
+    assert host.close_round() is None, "it counts once"
+    assert host.visitors.counts["accepted"] == 1
+
+
+async def test_fewer_than_the_buffer_wait() -> None:
+    host = VisitedHost(buffer=2)
+    host.close_round()
+    host.close_round()
+    await host.take(host.left_by("one"))
+    assert host.close_round() is None
+    await host.take(host.left_by("two"))
+    assert host.close_round() is not None
+
+
+async def test_what_waits_until_its_model_is_forgotten_is_dropped() -> None:
+    host = VisitedHost(buffer=2)
+    host.close_round()
+    host.close_round()
+    await host.take(host.left_by("one"))
+    for _ in range(VERSIONS_KEPT):
+        host.close_round()
+    await host.take(host.left_by("two"))
+    assert host.close_round() is None
+
+
+async def test_a_visitor_that_took_several_rounds_counts_less(host: VisitedHost) -> None:
+    late = host.left_by("late", 0.01 * noise(3))
+    host.close_round()
+    host.close_round()
+    host.close_round()
+    await host.take(late)
+    visited_d = host.close_round()
+    assert visited_d is not None
+    assert float(visited_d.norm()) == pytest.approx(float(0.01 * noise(3).norm()) / 2, rel=1e-2)
+
+
+async def test_before_own_steps_are_known_nothing_counts_and_nothing_is_lost() -> None:
+    host = VisitedHost()
+    host.close_round()
+    host.visitors.follow(1)  # another model took its place
+    await host.take(host.left_by("one"))
+    assert host.close_round() is None
+    assert host.close_round() is not None
+
+
+async def test_own_steps_are_those_without_corrections_and_visitors(host: VisitedHost) -> None:
+    await host.take(host.left_by("one", 5 * noise(3)))
+    host.close_round()
+    after_d = host.model_d + torch.nn.functional.normalize(noise(4), dim=0)
+    correction_d = 7 * noise(5)
+    closed = host.visitors.begin_closing().close(after_d + correction_d, correction_d, round=host.round)
+    assert closed.own_norm == pytest.approx(1.0, rel=1e-3)
+
+
+async def test_the_newest_model_is_whole_or_a_difference_or_nothing(host: VisitedHost) -> None:
+    async def offload(function):  # type: ignore[no-untyped-def]
+        return function()
+
+    older = host.newest()
+    whole = await host.visitors.model_for(b"", "127.0.0.1", offload)
+    assert (whole.form, whole.payload) == ("whole", older.payload)
+    same = await host.visitors.model_for(older.digest, "127.0.0.1", offload)
+    assert (same.form, same.payload) == ("same", b"")
+    host.close_round()
+    change = await host.visitors.model_for(older.digest, "127.0.0.1", offload)
+    assert change.form == "difference"
+    assert apply_difference(older.payload, change.payload, NUMEL) == host.newest().payload
+    again = await host.visitors.model_for(older.digest, "127.0.0.1", offload)
+    assert again.payload is change.payload, "computed once"
+
+
+# -- what a liar gets
+
+
+async def test_a_difference_without_finite_values(host: VisitedHost) -> None:
+    payload = struct.pack("<f", float("nan")) + DIFFERENCES.encode(noise(1))[4:]
+    hurt = host.left_by("liar", payload=payload)
+    assert await refusal_of(host, hurt) is Refusal.FORGED
+    assert await refusal_of(host, signed_by("liar", hurt)) is Refusal.NOT_FINITE
+    assert await refusal_of(host, host.left_by("liar")) is Refusal.SECOND, "it has taken the place"
+
+
+async def test_a_huge_one_is_clipped_to_the_share(host: VisitedHost) -> None:
+    await host.take(host.left_by("liar", 1e6 * noise(3)))
+    visited_d = host.close_round()
+    assert visited_d is not None
+    assert float(visited_d.norm()) == pytest.approx(0.5, rel=1e-4)
+
+
+async def test_a_crowd_of_keys_moves_the_host_no_further_than_one() -> None:
+    host = VisitedHost(most_a_round=64, most_of_network=64)
+    host.close_round()
+    host.close_round()
+    before_d = host.model_d
+    for number in range(64):
+        await host.take(host.left_by(f"liar {number}", -1e3 * noise(3)), f"10.{number}.0.1")
+    visited_d = host.close_round()
+    assert visited_d is not None
+    assert float(visited_d.norm()) <= 0.5 * (1 + 1e-4)
+    assert float((host.model_d - before_d).norm()) <= 1.5 * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("field", ["key", "signature", "payload"])
+async def test_what_another_key_signed_or_nobody(field: str, host: VisitedHost) -> None:
+    other = host.left_by("another", noise(9))
+    assert await refusal_of(host, host.left_by("liar", **{field: getattr(other, field)})) is Refusal.FORGED
+    assert host.visitors.counts["accepted"] == 0
+    await host.take(host.left_by("another"))  # a forged one takes no place of the key that it names
+
+
+@pytest.mark.parametrize("change", [{"model": b"m" * 32}, {"round": 99}, {"round": (1 << 64) - 1}])
+async def test_a_model_that_is_not_one_of_the_hosts(change: dict[str, object], host: VisitedHost) -> None:
+    assert await refusal_of(host, host.left_by("liar", **change)) is Refusal.UNKNOWN_MODEL
+
+
+async def test_a_model_that_is_too_old(host: VisitedHost) -> None:
+    left = host.left_by("late")
+    for _ in range(VERSIONS_KEPT):
+        host.close_round()
+    assert await refusal_of(host, left) is Refusal.UNKNOWN_MODEL
+
+
+async def test_a_difference_again_in_the_same_round_or_the_next(host: VisitedHost) -> None:
+    left = host.left_by("one")
+    await host.take(left)
+    assert await refusal_of(host, left, "10.0.0.1") is Refusal.SECOND
+    assert await refusal_of(host, host.left_by("one", noise(5))) is Refusal.SECOND
+    host.close_round()
+    assert await refusal_of(host, left) is Refusal.SECOND, "a replay"
+    await host.take(host.left_by("one"))
+
+
+async def test_a_flood_is_bounded_by_network_and_in_all() -> None:
+    host = VisitedHost(most_a_round=5, most_of_network=2)
+    host.close_round()
+    host.close_round()
+    for number in range(2):
+        await host.take(host.left_by(f"of one network {number}"), f"192.0.2.{number}")
+    assert await refusal_of(host, host.left_by("third"), "192.0.2.200") is Refusal.NETWORK_FULL
+    with pytest.raises(RefusedVisitError):
+        host.visitors.expect(host.visitors.body_bytes, "192.0.2.9")
+    for number in range(3):
+        await host.take(host.left_by(f"of others {number}"), f"198.51.{number}.1")
+    assert await refusal_of(host, host.left_by("sixth"), "203.0.113.1") is Refusal.FULL
+    host.close_round()
+    await host.take(host.left_by("sixth"), "203.0.113.1")
+
+
+def test_models_are_bounded_as_well() -> None:
+    bounds = VisitBounds(most=3, most_of_network=1)
+    for host in ("192.0.2.1", "198.51.100.1"):
+        for _ in range(MODELS_EACH):
+            bounds.check_models(host)
+            bounds.count_model(host)
+        with pytest.raises(RefusedVisitError):
+            bounds.check_models(host)
+    bounds.begin_round(lambda model: True)
+    bounds.check_models("192.0.2.1")
+
+
+def test_keys_are_forgotten_with_the_model_that_they_started_from() -> None:
+    bounds = VisitBounds(most=1000, most_of_network=1000)
+    for number in range(500):
+        bounds.count(bytes([number % 256, number // 256]), b"old", "192.0.2.1")
+    bounds.begin_round(lambda model: model != b"old")
+    assert not bounds._left
+    assert not bounds._keys
+
+
+def test_a_network_is_what_one_customer_has() -> None:
+    assert visitor_network("192.0.2.1") == visitor_network("192.0.2.250") != visitor_network("192.0.3.1")
+    assert visitor_network("::ffff:192.0.2.1") == visitor_network("192.0.2.1")
+    assert visitor_network("2001:db8:1:2::1") == visitor_network("2001:db8:1:ffff::1")
+    assert visitor_network("no address") == ""
+
+
+async def test_nothing_is_taken_before_the_first_round_or_after_the_last(host: VisitedHost) -> None:
+    left = host.left_by("one")
+    assert await refusal_of(VisitedHost(), left) is Refusal.NO_MODEL
+    host.visitors.end()
+    assert await refusal_of(host, left) is Refusal.OVER
+
+
+def test_every_result_is_counted_from_the_first_scrape_on() -> None:
+    assert set(VisitedHost().visitors.counts) == set(RESULTS)
+
+
+# -- settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"listen": "8443"}, "is no address"),
+        ({"listen": "0.0.0.0:0"}, "is no address"),
+        ({"listen": "0.0.0.0:70000"}, "is no address"),
+        ({"listen": "0.0.0.0:8443"}, "there is no certificate"),
+        ({"listen": "127.0.0.1:8443", "certificate": "a.pem"}, "give both"),
+        ({"listen": "127.0.0.1:8443", "buffer": 65}, "above visits.most_a_round"),
+    ],
+)
+def test_a_mistake_is_one_line(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        from_raw({"visits": changes})
+    assert words in wrong.value.line()
+
+
+def test_addresses_with_and_without_https() -> None:
+    assert not settings(listen="").on
+    assert (settings(listen="[::1]:9").host, settings(listen="[::1]:9").port) == ("::1", 9)
+    assert settings(listen="0.0.0.0:8443", plain=True).on

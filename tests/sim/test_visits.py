@@ -1,0 +1,123 @@
+"""Visitors of one node of a simulated swarm: what they leave is a part of its updates, and of nothing else."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import trio
+import trio.testing
+from sim_swarm import Member, swarm
+
+from gossip.core.digests import digest_of
+from gossip.core.identity import Identity
+from node.training.executors import InlineExecutor
+from node.visits.difference_head import LeftDifference
+from node.visits.visitors import ClosedVisits
+from p2ptrain.visits.model_versions import CODEC
+from p2ptrain.visits.visitor_mean import DIFFERENCES
+
+VISITED = {"visits": {"listen": "127.0.0.1:8443", "buffer": 2, "share": 0.5}}
+LOOK_EVERY_S = 0.1
+
+
+async def leave(member: Member, name: str, towards_d: torch.Tensor, scale: float = 0.1) -> None:
+    """Take the newest model, and leave a part of the way to another one."""
+    visitors = member.node.visitors
+    assert visitors is not None
+    offload = InlineExecutor(0.0).offload
+    version = (await visitors.model_for(b"", "127.0.0.1", offload)).version
+    start_d = CODEC.decode(version.payload, towards_d.numel())
+    payload = DIFFERENCES.encode((towards_d - start_d) * scale)
+    identity = Identity(digest_of(name.encode()))
+    left = LeftDifference(
+        key=identity.public_key, round=version.round, model=version.digest, signature=b"", payload=payload
+    )
+    run_id = bytes.fromhex(visitors.describe()["run"])
+    await visitors.take(replace(left, signature=identity.sign(left.signed(run_id))).to_bytes(), "127.0.0.1", offload)
+
+
+async def until_round(member: Member, number: int) -> None:
+    while member.node.state.round < number:  # noqa: ASYNC110
+        await trio.sleep(LOOK_EVERY_S)
+
+
+async def run_of(folder: Path, *, visited: bool, towards: float | None = None) -> list[Member]:
+    """Two nodes, of which the first may have visitors, who pull towards a constant model in each round."""
+    async with swarm(folder) as members:
+        one = await members.start("one", wait_for=1, **(VISITED if visited else {}))
+        two = await members.start("two", wait_for=1)
+        for number in range(1, 7) if towards is not None else ():
+            await until_round(one, number)
+            for visitor in range(2):
+                await leave(one, f"visitor {visitor}", torch.full((one.node.inner.trainer.numel,), towards or 0.0))
+        await members.finished()
+        return [one, two]
+
+
+@pytest.mark.parametrize("visited", [False, True])
+async def test_without_visitors_a_run_is_the_same_to_the_last_bit(
+    visited: bool, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    plain = await run_of(tmp_path / "a", visited=False)
+    other = await run_of(tmp_path / "b", visited=visited)
+    assert (other[0].node.visitors is not None) == visited
+    for before, after in zip(plain, other, strict=True):
+        assert torch.equal(before.node.strategy.anchor_d, after.node.strategy.anchor_d)
+
+
+async def test_what_visitors_leave_reaches_the_neighbour_as_ordinary_updates(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    for name in ("alone", "visited"):
+        (tmp_path / name).mkdir()
+    alone = await run_of(tmp_path / "alone", visited=True)
+    visited = await run_of(tmp_path / "visited", visited=True, towards=0.5)
+    assert visited[0].node.visitors is not None
+    assert visited[0].node.visitors.counts["accepted"] == 12
+    for before, after in zip(alone, visited, strict=True):
+        assert not after.told("banned")
+        closer = [(each.node.strategy.anchor_d - 0.5).norm() for each in (before, after)]
+        assert closer[1] < 0.99 * closer[0], "the neighbour, too"
+        assert after.node.counts.accepted
+
+
+async def test_liars_move_the_host_by_half_of_its_own_steps_at_most(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with swarm(tmp_path) as members:
+        one = await members.start("one", **VISITED)
+        visitors = one.node.visitors
+        assert visitors is not None
+        rounds: list[ClosedVisits] = []
+        finish = visitors.finish_closing
+
+        def noted(closed: ClosedVisits) -> None:
+            rounds.append(closed)
+            finish(closed)
+
+        monkeypatch.setattr(visitors, "finish_closing", noted)
+        for number in range(1, 7):
+            await until_round(one, number)
+            for liar in range(8):
+                await leave(one, f"liar {liar}", torch.zeros(one.node.inner.trainer.numel), scale=1e6)
+        await members.finished()
+    moved = [(it.visited_d, it.own_norm) for it in rounds if it.visited_d is not None]
+    assert len(moved) >= 4
+    for visited_d, own_norm in moved:
+        assert own_norm is not None
+        assert float(visited_d.norm()) == pytest.approx(0.5 * own_norm, rel=1e-3), "they want as much as they can get"
+    assert torch.isfinite(one.node.strategy.anchor_d).all()
+
+
+async def test_after_the_last_round_nothing_is_taken(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    (one, _) = await run_of(tmp_path, visited=True)
+    assert one.node.visitors is not None
+    with pytest.raises(Exception, match="the run is over"):
+        one.node.visitors.describe()
+    leaving = partial(leave, one, "late", torch.zeros(one.node.inner.trainer.numel))
+    with pytest.raises(Exception, match="the run is over"):
+        await leaving()
