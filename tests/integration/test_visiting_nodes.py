@@ -1,15 +1,22 @@
 """A real node with visitors: a Python program that has nothing of p2ptrain, and a web page in Chromium."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from browser_harness import CHROMIUM, Browser
 from processes_harness import PACED, PATIENCE_S, node
 
 from p2ptrain.tasks.digits import all_digits
@@ -111,3 +118,106 @@ def test_a_host_that_cannot_answer_ends_with_one_line(setting: str, words: str, 
             assert program.end() == 2
             assert words.format(taken=taken) in program.heard("failed")[0]["error"]
             assert "Traceback" not in program.stderr
+
+
+IN_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)")
+
+GRADIENT_IS_RIGHT = """(() => {
+    const shapes = [[64, 64], [64], [64], [64], [64, 64], [64], [64], [64], [10, 64], [10]];
+    const parameters = NAMES.split(" ").map((name, nth) => ({ name, shape: shapes[nth] }));
+    const numel = 9226, x = Float64Array.from({ length: numel }, (_, at) => 0.2 * Math.sin(at * at + 1));
+    const images = Float64Array.from({ length: 5 * 64 }, (_, at) => Math.abs(Math.cos(at * at)));
+    const labels = [0, 3, 9, 3, 1], g = new Float64Array(numel);
+    const unused = () => views(new Float64Array(numel), parameters);
+    gradient(views(x, parameters), views(g, parameters), images, labels);
+    let worst = 0;
+    for (let at = 7; at < numel; at += 211) {
+        const moved = by => { const y = x.slice(); y[at] += by; return y; };
+        const loss = y => gradient(views(y, parameters), unused(), images, labels);
+        worst = Math.max(worst, Math.abs((loss(moved(1e-4)) - loss(moved(-1e-4))) / 2e-4 - g[at]));
+    }
+    return worst;
+})()"""
+"""How far the page's gradient is from differences of its loss, at most, over 44 parameters."""
+LINE = re.compile(r"^round (\d+): loss ([\d.]+), left a difference \(model: (\w+)\)$")
+LINES = "[...document.querySelectorAll('#log li')].map(line => line.textContent)"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves the page, and logs nothing."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def page_served() -> Iterator[str]:
+    """Serve the examples' folder, and yield its origin."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=EXAMPLES))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def fill_in(browser: Browser, host: str, data: Path, *, visits: int, token: str = "") -> None:
+    """Fill in the page's form, and send it off."""
+    found = browser.ask("Runtime.evaluate", expression="document.getElementById('file')")["result"]["objectId"]
+    browser.ask("DOM.setFileInputFiles", files=[str(data)], objectId=found)
+    for field, value in (("host", host), ("token", token), ("visits", str(visits))):
+        browser.evaluate(f"document.getElementById('{field}').value = '{value}'")
+    browser.evaluate("document.getElementById('go').click()")
+
+
+@IN_CHROMIUM
+@pytest.mark.parametrize("with_token", [False, True])
+def test_a_web_page_trains_in_a_browsers_tab(with_token: bool, tmp_path: Path) -> None:
+    port, data, file = free_port(), tmp_path / "digits.csv", tmp_path / "token"
+    write_digits(data, 0)
+    with page_served() as origin:
+        more = ["--set", f'visits.origins=["{origin}"]']
+        more += ["--set", f"visits.token_file={file}"] if with_token else []
+        with node(tmp_path / "host", *visited(port, *more)) as program:
+            url = program.hear("started")["metrics_url"]
+            program.hear_round(1)
+            with Browser(tmp_path / "browser") as browser:
+                browser.open(f"{origin}/visit.html")
+                browser.until("typeof gradient === 'function' && document.readyState === 'complete'")
+                assert browser.evaluate(GRADIENT_IS_RIGHT) < 1e-5
+                token = file.read_text().strip() if with_token else ""
+                fill_in(browser, f"http://127.0.0.1:{port}", data, visits=4, token=token)
+                browser.until(f"{LINES}.length === 4 || {LINES}.some(line => !line.startsWith('round'))")
+                lines = browser.evaluate(LINES)
+                told = [LINE.findall(line) for line in lines]
+                assert all(told), lines
+                rounds, losses, forms = zip(*(found[0] for found in told), strict=True)
+                assert list(map(int, rounds)) == sorted(set(map(int, rounds)))
+                assert forms[0] == "whole"
+                assert "difference" in forms
+                assert float(losses[-1]) < float(losses[0])
+                assert not browser.complaints
+            assert counted(url) == {"accepted": 4}
+
+
+@IN_CHROMIUM
+def test_a_web_page_of_another_origin_is_told_so(tmp_path: Path) -> None:
+    port, data = free_port(), tmp_path / "digits.csv"
+    write_digits(data, 0)
+    with page_served() as origin, node(tmp_path / "host", *visited(port)) as program:
+        program.hear_round(1)
+        with Browser(tmp_path / "browser") as browser:
+            browser.open(f"{origin}/visit.html")
+            browser.until("typeof gradient === 'function' && document.readyState === 'complete'")
+            fill_in(browser, f"http://127.0.0.1:{port}", data, visits=1)
+            browser.until(f"{LINES}.length === 1")
+            assert browser.evaluate(LINES)[0].endswith("does not let this page visit (visits.origins)")
+            browser.evaluate(
+                "crypto.subtle.generateKey = () => Promise.reject(new DOMException('no', 'NotSupportedError'))"
+            )
+            browser.evaluate("document.getElementById('go').click()")
+            browser.until(f"{LINES}.length === 2")
+            assert "this browser has no Ed25519" in browser.evaluate(LINES)[1]
