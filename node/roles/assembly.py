@@ -333,7 +333,7 @@ def make_node(
         use=use,
         pauses=pauses,
         snapshots=snapshots,
-        visitors=visitors_for(config, run.run_id, trainer, state),
+        visitors=visitors_for(config, run.run_id, trainer, state, private=around.private is not None),
     )
     return node, _started(node, around.user)
 

@@ -26,16 +26,26 @@ def check_visits(config: Config) -> None:
         (config.node.role != "trainer", f"a node of role {config.node.role}, which trains nothing"),
         (config.task.name == EXTERNAL, "a loop of the user's own, whose steps the node does not know"),
         (config.train.drift != NoCorrection.name, f"train.drift={config.train.drift}, which would take them for drift"),
+        (
+            bool(config.sync.residency),
+            "sync.residency: visitors take the model out of its region, unrecorded",
+        ),
         (config.sync.spec().steps_anchor, f"sync.strategy={config.sync.strategy}, which averages gradients"),
     ):
         if wrong:
             raise UsageError(f"[visits] does not go with {what}", "leave out one of them")
 
 
-def visitors_for(config: Config, run_id: bytes, learner: Learner, state: RunState) -> Visitors | None:
-    """Return the visits that the settings ask for, if any."""
+def visitors_for(
+    config: Config, run_id: bytes, learner: Learner, state: RunState, *, private: bool = False
+) -> Visitors | None:
+    """Return the visits that the settings ask for, if any. Raises UsageError for a private swarm's model that strangers
+    could take."""
     if not config.visits.on:
         return None
+    if private and config.visits.token_file is None:
+        message = "[visits] would give the model of a private swarm to everybody who reaches the address"
+        raise UsageError(message, "set visits.token_file, and give the token to those who may have it")
     layout = learner.layout()
     run = VisitedRun(
         run_id=run_id,

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node.config.schema import AttackSection, Config
+from node.config.visits_section import VisitsConfig
 from node.roles.assembly import check_runnable
 from node.system.errors import UsageError
 from node.system.run_dir import PEERS
@@ -77,6 +78,7 @@ def _node(config: Config, run_dir: Path, index: int, count: int, threads: int, *
             wait_for=min(count - 1, config.network.degree),
             metrics_port=min(config.node.metrics_port, 0),  # any free one: a fixed port is one node's only
         ),
+        "visits": config.visits if index == 0 else VisitsConfig(),  # a port is one node's only
         "attack": attack if byzantine else AttackSection(),
     }
     return NodePlan(name=name, config=config.model_copy(update=update), byzantine=byzantine)

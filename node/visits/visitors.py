@@ -77,6 +77,8 @@ class Visitors:
         self._base_d: torch.Tensor | None = None
         """The model from which the host takes this round's steps, fp32 (d,); None where it is not known."""
         self._own_norm: float | None = None
+        self._computed: set[bytes] = set()
+        """Versions from which a difference to the newest is being computed."""
         self._adoptions = 0
         self._over = False
         self.counts: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
@@ -116,12 +118,8 @@ class Visitors:
         self._bounds.count_model(host)
         older = self._versions.find(have)
         if older is not None:
-            difference = self._versions.known_difference(older)
-            if difference is None:
-                numel = self._run.numel
-                difference = await offload(lambda: difference_between(newest.payload, older.payload, numel))
-                self._versions.keep_difference(older, newest, difference)
-            if len(difference) < len(newest.payload):
+            difference = await self._difference(older, newest, offload)
+            if difference is not None and len(difference) < len(newest.payload):
                 return ModelAnswer(form="difference", version=newest, payload=difference)
         return ModelAnswer(form="whole", version=newest, payload=newest.payload)
 
@@ -185,6 +183,19 @@ class Visitors:
         """Note that the run is over: nothing that comes counts any more."""
         self._over = True
         self._left.clear()
+
+    async def _difference(self, older: ModelVersion, newest: ModelVersion, offload: Offload[bytes]) -> bytes | None:
+        """Return what leads from one version to the newest; None while it is being computed for another visitor."""
+        found = self._versions.known_difference(older)
+        if found is not None or older.digest in self._computed:
+            return found
+        self._computed.add(older.digest)
+        try:
+            found = await offload(lambda: difference_between(newest.payload, older.payload, self._run.numel))
+        finally:
+            self._computed.discard(older.digest)
+        self._versions.keep_difference(older, newest, found)
+        return found
 
     def _check_room(self) -> None:
         if len(self._left) >= self._config.most_a_round:  # those of rounds that counted none wait

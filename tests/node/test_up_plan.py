@@ -54,6 +54,12 @@ def test_a_fixed_metrics_port_cannot_be_every_nodes():
     assert {node.config.node.metrics_port for node in off.nodes} == {-1}
 
 
+def test_visitors_have_a_port_of_one_node():
+    config = load(sets=["visits.listen=127.0.0.1:8443"])
+    plan = make_plan(config, run_dir=RUN, nodes=3, byzantine=0, cores=3)
+    assert [node.config.visits.on for node in plan.nodes] == [True, False, False]
+
+
 def test_no_node_waits_for_more_neighbours_than_it_may_have():
     plan = make_plan(load([], ["network.degree=3"]), run_dir=RUN, nodes=8, byzantine=0, cores=2)
     assert {node.config.node.wait_for for node in plan.nodes} == {3}

@@ -318,6 +318,10 @@ def test_a_certificate_that_is_none_is_one_line(tmp_path: Path) -> None:
         ({"node": {"role": "observer"}}, "observer"),
         ({"train": {"drift": "scaffold"}}, "drift"),
         ({"sync": {"strategy": "mime"}}, "mime"),
+        (
+            {"node": {"region": "east"}, "sync": {"regions": ["east", "west"], "residency": {"west": "nothing"}}},
+            "residency",
+        ),
     ],
 )
 def test_what_visitors_do_not_go_with(raw: dict[str, dict[str, object]], words: str) -> None:

@@ -1,9 +1,11 @@
 """What a host takes of visitors: every bound, every claim, and what a liar gets for it."""
 
 import struct
+from pathlib import Path
 
 import pytest
 import torch
+import trio
 from hypothesis import given
 from hypothesis import settings as fewer
 from hypothesis import strategies as st
@@ -11,7 +13,11 @@ from sizes import examples
 from visit_harness import NUMEL, RUN, VisitedHost, noise, settings, signed_by
 
 from node.config.schema import from_raw
+from node.roles.assembly import own_trainer
 from node.system.errors import UsageError
+from node.training.pace import Pace
+from node.training.run_state import RunState
+from node.training.visiting import visitors_for
 from node.visits.difference_head import HEAD_BYTES, LeftDifference, parsed_difference
 from node.visits.refusals import Refusal, RefusedVisitError
 from node.visits.visit_bounds import MODELS_EACH, VisitBounds, visitor_network
@@ -158,6 +164,31 @@ async def test_the_newest_model_is_whole_or_a_difference_or_nothing(host: Visite
     assert again.payload is change.payload, "computed once"
 
 
+async def test_two_at_a_time_do_not_compute_the_same_difference(host: VisitedHost) -> None:
+    older = host.newest()
+    host.close_round()
+    begun, go_on, calls = trio.Event(), trio.Event(), []
+
+    async def waits(function):  # type: ignore[no-untyped-def]
+        calls.append(function)
+        begun.set()
+        await go_on.wait()
+        return function()
+
+    forms: list[str] = []
+
+    async def first() -> None:
+        forms.append((await host.visitors.model_for(older.digest, "127.0.0.1", waits)).form)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first)
+        await begun.wait()
+        forms.append((await host.visitors.model_for(older.digest, "127.0.0.1", waits)).form)
+        go_on.set()
+    assert forms == ["whole", "difference"]
+    assert len(calls) == 1
+
+
 # -- what a liar gets
 
 
@@ -298,3 +329,15 @@ def test_addresses_with_and_without_https() -> None:
     assert not settings(listen="").on
     assert (settings(listen="[::1]:9").host, settings(listen="[::1]:9").port) == ("::1", 9)
     assert settings(listen="0.0.0.0:8443", plain=True).on
+
+
+def test_a_private_swarm_s_model_is_given_to_nobody_without_a_token(tmp_path: Path) -> None:
+    config = from_raw({"task": {"name": "digits"}, "visits": {"listen": "127.0.0.1:8443"}})
+    state = RunState(config=config, pace=Pace("fixed", 5, f=0, own="one", clock=float))
+    trainer = own_trainer(config, "one")
+    with pytest.raises(UsageError, match="private swarm"):
+        visitors_for(config, RUN.run_id, trainer, state, private=True)
+    found = visitors_for(config, RUN.run_id, trainer, state)
+    assert found is not None
+    with_token = from_raw({"visits": {"listen": "127.0.0.1:8443", "token_file": str(tmp_path / "token")}})
+    assert visitors_for(with_token, RUN.run_id, trainer, state, private=True) is not None
