@@ -121,3 +121,70 @@ async def test_after_the_last_round_nothing_is_taken(tmp_path: Path, autojump_cl
     leaving = partial(leave, one, "late", torch.zeros(one.node.inner.trainer.numel))
     with pytest.raises(Exception, match="the run is over"):
         await leaving()
+
+
+class StepsTaken:
+    """How far a node's own steps moved its model, by round of the process: what is between steps does not count."""
+
+    def __init__(self, member: Member) -> None:
+        self.rounds: list[torch.Tensor] = []
+        self._trainer = member.node.inner.trainer
+        self._take, self._begin = self._trainer.take_step, self._trainer.begin_round
+
+    def begin_round(self) -> None:
+        self.rounds.append(torch.zeros(self._trainer.numel))
+        self._begin()
+
+    def take_step(self, place: int | None = None, *, rate_factor: float = 1.0) -> float | None:
+        before_d = self._trainer.vector()
+        loss = self._take(place, rate_factor=rate_factor)
+        self.rounds[-1] += self._trainer.vector() - before_d
+        return loss
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {},
+        {"overlap": False},
+        {"strategy": "allreduce"},
+        {"strategy": "des_loc"},
+        {"strategy": "diloco"},
+        {"strategy": "streaming"},
+        {"strategy": "sparta"},
+        {"strategy": "noloco"},
+        {"strategy": "sparse_loco"},
+        {"strategy": "gossip_pga"},
+        {"strategy": "moshpit"},
+    ],
+    ids=lambda sync: str(sync.get("strategy", "overlap" if "overlap" in sync else "default")),
+)
+async def test_what_is_taken_for_own_steps_is_their_way_with_every_strategy(
+    sync: dict[str, object], tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Corrections and visitors move the model as well, and must not widen what visitors may do."""
+    node = {"node": {"overlap": False}} if "overlap" in sync else {}
+    sections = {**VISITED, "sync": {key: value for key, value in sync.items() if key != "overlap"}, **node}
+    async with swarm(tmp_path) as members:
+        one = await members.start("one", wait_for=1, **sections)
+        await members.start("two", wait_for=1, **{**sections, "visits": {}})
+        visitors, taken, norms = one.node.visitors, StepsTaken(one), {}
+        assert visitors is not None
+        finish = visitors.finish_closing
+
+        def noted(closed: ClosedVisits) -> None:
+            norms[closed.version.round - 1] = closed.own_norm
+            finish(closed)
+
+        monkeypatch.setattr(visitors, "finish_closing", noted)
+        monkeypatch.setattr(one.node.inner.trainer, "take_step", taken.take_step)
+        monkeypatch.setattr(one.node.inner.trainer, "begin_round", taken.begin_round)
+        for number in range(1, 7):
+            await until_round(one, number)
+            for visitor in range(2):
+                await leave(one, f"visitor {visitor}", torch.full((one.node.inner.trainer.numel,), 0.5))
+        await members.finished()
+    known = {round_: norm for round_, norm in norms.items() if norm is not None}
+    assert len(known) >= 5
+    for round_, norm in known.items():
+        assert norm == pytest.approx(float(taken.rounds[round_].norm()), rel=1e-3), round_
