@@ -13,6 +13,7 @@ from node.training.node import Node
 from node.training.run_state import RunState
 from node.visits.visitors import ClosedVisits, StepAdvice, VisitedRun, Visitors
 from p2ptrain.drift.none import NoCorrection
+from p2ptrain.step_normalization.unnormalized import Unnormalized
 from p2ptrain.sync.base import RoundResult
 from p2ptrain.tasks import EXTERNAL
 from p2ptrain.training import Learner
@@ -26,6 +27,10 @@ def check_visits(config: Config) -> None:
         (config.node.role != "trainer", f"a node of role {config.node.role}, which trains nothing"),
         (config.task.name == EXTERNAL, "a loop of the user's own, whose steps the node does not know"),
         (config.train.drift != NoCorrection.name, f"train.drift={config.train.drift}, which would take them for drift"),
+        (
+            config.train.step_normalization != Unnormalized.name,
+            f"train.step_normalization={config.train.step_normalization}, which would lengthen what they left",
+        ),
         (
             bool(config.sync.residency),
             "sync.residency: visitors take the model out of its region, unrecorded",

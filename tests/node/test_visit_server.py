@@ -318,6 +318,7 @@ def test_a_certificate_that_is_none_is_one_line(tmp_path: Path) -> None:
         ({"node": {"role": "observer"}}, "observer"),
         ({"train": {"drift": "scaffold"}}, "drift"),
         ({"sync": {"strategy": "mime"}}, "mime"),
+        ({"train": {"step_normalization": "fednova"}}, "step_normalization"),
         (
             {"node": {"region": "east"}, "sync": {"regions": ["east", "west"], "residency": {"west": "nothing"}}},
             "residency",
