@@ -142,8 +142,9 @@ class GroupAllReduce(ModelAveraging):
             return torch.stack([pack.piece(data, index) for data in there])
 
         def read(at: slice) -> torch.Tensor:
-            pieces = range(at.start // pack.piece_numel, -(-at.stop // pack.piece_numel))
-            first = pieces.start * pack.piece_numel
+            begin = at.start // pack.piece_numel
+            pieces = range(begin, max(begin + 1, -(-at.stop // pack.piece_numel)))  # of no columns: to see the device
+            first = begin * pack.piece_numel
             model_nc = models(pieces[0]) if len(pieces) == 1 else torch.cat([*map(models, pieces)], dim=1)
             return model_nc[:, at.start - first : at.stop - first]
 

@@ -459,6 +459,15 @@ def test_a_lie_is_bounded_in_the_codecs_basis_too(lie: float) -> None:
         assert float(found_d.norm()) < 1.2 * longest
 
 
+@pytest.mark.parametrize("rule", ["geometric_median", "nnm+trimmed_mean", "krum", "centered_clipping"])
+def test_rules_that_read_distances_reduce_differences(rule: str) -> None:
+    generator = torch.Generator().manual_seed(7)
+    base_d = 0.01 * torch.randn(D, generator=generator)
+    moved = [base_d + 0.001 * torch.randn(D, generator=generator) for _ in range(7)]
+    found_d = read(*reduced_of([*moved, torch.full((D,), 5.0)], compressor="int8", aggregator=rule, f=1))
+    assert float((found_d - base_d).norm()) < 0.2 * float(base_d.norm())
+
+
 def test_what_is_turned_by_another_matrix_is_not_counted() -> None:
     generator = torch.Generator().manual_seed(6)
     syncs = {own: member(own, compressor="rotated+q2") for own in ("a", "b", "c")}
