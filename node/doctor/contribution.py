@@ -1,9 +1,10 @@
 """What this machine would give to the swarm, and what that takes of it, a day: measured on steps of the real model.
 
 Steps, energy and memory are measured. Bytes are those of the run's own codec and strategy, with the overhead of
-measured swarms. A round is as long as its steps and its share of an evaluation take here, for training does not wait;
-or as long as the swarm's are, where its owner says so, and then has as many steps as fit. A day is 24 hours of
-training.
+measured swarms. A round is as long as its steps and its share of an evaluation take here: without the exchange, beside
+which training goes on unless `node.overlap` is false. Or it is as long as the swarm's are, where its owner says so, and
+then has as many steps as fit: one at least, which a round is never shorter than, and at most the planned ones where
+training waits for the exchange. A day is 24 hours of training.
 """
 
 import resource
@@ -28,6 +29,8 @@ from p2ptrain.training.speed import StepRates, step_rates
 GUESSED: Final = "estimate"
 """The meter's source that is no counter: so many watts for a busy core."""
 JOULES_A_KWH: Final = 3.6e6
+SMALL: Final = 9.995
+"""A rate below it, of steps, examples or rounds, is shown with three digits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,8 @@ class Contribution:
     steps_a_day: float
     neighbours: int
     payload_bytes: float | None
+    bytes_unknown: str
+    """Why bytes are not known; empty where they are."""
     up_bytes_a_day: float | None
     down_bytes_a_day: float | None
     link_bits_per_s: float | None
@@ -102,10 +107,9 @@ def contribution(config: Config, parameters: int, found: Measurement, asked: Mea
     """Return what follows of what was measured, for a model with so many trained parameters."""
     rates, train = found.rates, config.train
     evaluation_s = evaluation_seconds(train, rates.step_s)
-    round_s = asked.round_s or train.inner_steps * rates.step_s + evaluation_s
-    steps = train.inner_steps if asked.round_s is None else max(1.0, (round_s - evaluation_s) / rates.step_s)
+    round_s, steps = _round(config, rates.step_s, evaluation_s, asked)
     neighbours = config.network.degree if asked.neighbours is None else asked.neighbours
-    traffic = _traffic(config, parameters, neighbours)
+    traffic, bytes_unknown = _traffic(config, parameters, neighbours)
     sent = None if traffic is None else sent_in_round(traffic, usual_rates(), round_s)
     rounds = DAY_S / round_s
     watts, by = (found.watts, found.watts_by) if asked.watts is None else (asked.watts, "--watts")
@@ -123,6 +127,7 @@ def contribution(config: Config, parameters: int, found: Measurement, asked: Mea
         steps_a_day=rounds * steps,
         neighbours=neighbours,
         payload_bytes=None if traffic is None else traffic.payload_bytes,
+        bytes_unknown=bytes_unknown,
         up_bytes_a_day=None if sent is None else rounds * sent,
         down_bytes_a_day=None if sent is None else rounds * sent,
         link_bits_per_s=None if sent is None else 8 * sent / round_s,
@@ -141,28 +146,33 @@ def findings_of(it: Contribution, config: Config, model: Model, asked: Measuring
 
 
 def _speed(it: Contribution) -> Finding:
-    rate = f"{text.amount(it.tokens_per_s)} tokens/s"
-    rate += "" if it.tokens_per_s == it.examples_per_s else f", {text.amount(it.examples_per_s)} examples/s"
-    seen = f"{rate}: {text.amount(it.steps_per_s)} steps/s of {_time(it.step_s)} (median of {it.steps_timed})"
+    rate = f"{_amount(it.tokens_per_s)} tokens/s"
+    rate += "" if it.tokens_per_s == it.examples_per_s else f", {_amount(it.examples_per_s)} examples/s"
+    seen = f"{rate}: {_amount(it.steps_per_s)} steps/s of {_time(it.step_s)} (median of {it.steps_timed})"
     seen += f", {text.plural(it.micro_batch, 'example')} at a time" if it.micro_batch else ""
     return Finding(check="speed", level="ok", seen=seen)
 
 
 def _rounds(it: Contribution, config: Config, asked: Measuring) -> Finding:
-    a_day = f"{text.amount(it.rounds_a_day)} rounds and {text.amount(it.steps_a_day)} steps a day"
-    planned = config.train.inner_steps
+    a_day = f"{_amount(it.rounds_a_day)} rounds and {_amount(it.steps_a_day)} steps a day"
+    planned, waits = config.train.inner_steps, not config.node.overlap
     if asked.round_s is not None:
-        seen = f"{it.steps_a_round:,.4g} steps in a round of {_time(it.round_s)}, {planned} are planned: {a_day}"
+        steps = f"{it.steps_a_round:,.4g} {'step' if it.steps_a_round == 1 else 'steps'}"
+        seen = f"{steps} in a round of {_time(it.round_s)}, {planned} are planned: {a_day}"
+        if it.round_s > asked.round_s:
+            seen += f"; {_time(asked.round_s)} are shorter than a step and its share of an evaluation"
+        seen += "; no more than planned, and fewer by the exchange, for which training waits" if waits else ""
         return Finding(check="rounds", level="ok", seen=seen)
     seen = f"{text.plural(planned, 'step')} in {_time(it.round_s)}: {a_day} at this machine's own pace"
-    fix = "an exchange that takes longer makes rounds longer; for the swarm's pace, give its rounds': --round-time 30s"
+    longer = "training waits for each exchange (node.overlap = false), whose time is not in it"
+    longer = longer if waits else "an exchange that takes longer makes rounds longer"
+    fix = f"{longer}; for the swarm's pace, give its rounds': --round-time 30s"
     return Finding(check="rounds", level="ok", seen=seen, fix=fix)
 
 
 def _bytes(it: Contribution, config: Config, model: Model) -> Finding:
     if it.payload_bytes is None or it.up_bytes_a_day is None or it.link_bits_per_s is None:
-        seen = f"not known beforehand of {config.sync.strategy} with {config.sync.compressor}: it follows the link"
-        return Finding(check="bytes", level="unknown", seen=seen)
+        return Finding(check="bytes", level="unknown", seen=f"not known beforehand: {it.bytes_unknown}")
     each_bits = 8 * it.payload_bytes / model.parameters
     seen = f"{text.size(it.up_bytes_a_day)} a day up and as much down, with {text.plural(it.neighbours, 'neighbour')}: "
     seen += f"{text.size(it.payload_bytes)} a round to each ({each_bits:.3g} bits a parameter); "
@@ -190,12 +200,22 @@ def _peak(it: Contribution) -> Finding:
     return Finding(check="peak", level="ok", seen=f"{seen} while it trained here, without neighbours' models")
 
 
-def _traffic(config: Config, parameters: int, neighbours: int) -> RoundTraffic | None:
-    """None for a codec or strategy of which no plan can know the bytes."""
+def _round(config: Config, step_s: float, evaluation_s: float, asked: Measuring) -> tuple[float, float]:
+    """The seconds of a round, and its steps."""
+    planned = config.train.inner_steps
+    if asked.round_s is None:
+        return planned * step_s + evaluation_s, planned
+    round_s = max(asked.round_s, step_s + evaluation_s)
+    fitting = max(1.0, (round_s - evaluation_s) / step_s)
+    return round_s, fitting if config.node.overlap else min(planned, fitting)
+
+
+def _traffic(config: Config, parameters: int, neighbours: int) -> tuple[RoundTraffic | None, str]:
+    """None, and why, for a codec or strategy of which no plan can know the bytes."""
     try:
-        return round_traffic(config, parameters, neighbours + 1)
-    except ValueError:
-        return None
+        return round_traffic(config, parameters, neighbours + 1), ""
+    except ValueError as error:
+        return None, str(error)
 
 
 def _watts(meter: Meter, seconds: float) -> tuple[float | None, str]:
@@ -212,6 +232,11 @@ def _peak_bytes() -> int:
 def _rate(bits_per_s: float) -> str:
     amount = text.amount(bits_per_s)
     return f"{amount.rstrip('kMGT')} {amount.lstrip('0123456789.')}bit/s"
+
+
+def _amount(rate: float) -> str:
+    """Small ones with three digits, for a slow machine's would be 0."""
+    return f"{rate:.3g}" if rate < SMALL else text.amount(rate)
 
 
 def _time(seconds: float) -> str:

@@ -25,8 +25,11 @@ async def in_thread(work: Callable[[], T]) -> T:
         finally:
             _RUNNING.discard(mark)
 
+    # Who is cancelled by now has no thread, and from here on nothing cancels before there is one: a limiter of its own
+    # lets it begin at once.
+    await trio.lowlevel.checkpoint_if_cancelled()
     _RUNNING.add(mark)
-    return await trio.to_thread.run_sync(run, abandon_on_cancel=True)
+    return await trio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
 
 
 def leave_with_them(code: int) -> None:

@@ -57,6 +57,12 @@ def shell_of(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, lent).eval()
 
 
+def twin_of(model: nn.Module) -> nn.Module:
+    """Return a copy of `model` in its mode, with the model's own parameters, and so their gradients: all else that it
+    carries (buffers, attributes) is the copy's. Whatever copying the model raises."""
+    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+
+
 def release_parameters(shell: nn.Module) -> None:
     """Let go of what `bind_parameters` lent."""
     for _, parameter in trainable(shell):

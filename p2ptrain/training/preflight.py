@@ -141,9 +141,15 @@ def _fitting(task: Task, model: nn.Module, batch: Batch, machine: Machine) -> tu
         model.zero_grad(set_to_none=True)
         machine.free()
 
-    if machine.has_own_memory:
-        micro.search(batch, lambda piece: _forwards_and_backwards(task, model, piece, machine), free)
-    return micro.fitting(batch, lambda: _forwards_and_backwards(task, model, micro.cut(batch)[0][0], machine), free)
+    def attempt(twin: nn.Module, piece: Batch) -> object:
+        return _forwards_and_backwards(task, twin, piece, machine)
+
+    return micro.fitting(
+        batch,
+        lambda: _forwards_and_backwards(task, model, micro.cut(batch)[0][0], machine),
+        free,
+        (lambda: micro.search(batch, model, attempt, free)) if machine.has_own_memory else None,
+    )
 
 
 def _forwards_and_backwards(task: Task, model: nn.Module, batch: Batch, machine: Machine) -> tuple[float, int]:

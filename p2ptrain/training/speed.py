@@ -51,16 +51,14 @@ class StepRates:
 
 
 def step_rates(trainer: Trainer, clock: Clock, for_s: float) -> StepRates:
-    """Return how fast `trainer` takes steps, by taking them for `for_s` seconds, at least one. The first step, in which
-    libraries are loaded, is not counted unless it alone took as long. Whatever the task raises."""
+    """Return how fast `trainer` takes steps, by taking them for `for_s` seconds, at least two. The first one is not
+    counted, however long it takes: libraries are loaded in it, steps are compiled, and it is found out how many
+    examples fit at a time. Whatever the task raises."""
     config = trainer.config
     with _threads_of(trainer.machine):
-        seconds = _timed(trainer.step, clock, at_least_s=0.0, times=1)
-        if seconds[0] < for_s:
-            before = trainer.tokens
-            seconds = _timed(trainer.step, clock, at_least_s=for_s, times=1)
-        else:
-            before = 0
+        first_s = _timed(trainer.step, clock, at_least_s=0.0, times=1)[0]
+        before = trainer.tokens
+        seconds = _timed(trainer.step, clock, at_least_s=for_s - first_s, times=1)
     return StepRates(
         step_s=median(seconds),
         steps=len(seconds),

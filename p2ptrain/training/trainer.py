@@ -8,8 +8,8 @@ lock of its own, so that it runs beside a step and touches nothing live.
 A step is a function of (parameters, buffers, step number): data is addressed by the step, so that a resumed run goes
 on bit for bit (dropout, which draws from torch's global generator, would break that; the built-in tasks have none).
 A step that runs out of memory is taken again, from the same random numbers, with half as many examples at a time
-(micro_batch.py): its gradient stays that of the whole batch. On a GPU the number that fits is searched for before the
-first step.
+(micro_batch.py): its gradient stays that of the whole batch. On a GPU the number that fits is searched for from below
+when a whole batch has not fitted for the first time.
 A step whose loss or gradient is not finite is not taken: it is counted in `skipped_steps`, and the next one goes on.
 """
 
@@ -94,8 +94,8 @@ class Trainer(Learner):
         """Whether the drift correction wants the corrections, whole and on the device."""
         self._micro = MicroBatch(task)
         self._searches = self.machine.has_own_memory and not config.compile
-        """Whether it is yet to be found out how many examples fit at a time. Compiled steps take less memory than those
-        that it would be found out by, and another number of examples would compile them anew."""
+        """Whether it is searched for how many examples fit at a time, once a whole batch has not. Compiled steps take
+        less memory than those that it would be found out by, and another number of examples would compile them anew."""
         self._loss = CompiledLoss(task, compiles=config.compile)
         self._live = threading.Lock()
         self._parked: ParkedTensors | None = None
@@ -408,10 +408,8 @@ class Trainer(Learner):
     def _backward(self, step: int) -> float:
         """Forwards and backwards: without compiling once that has failed, and with ever smaller micro-batches until
         they fit."""
-        if self._searches:
-            self._searches = False
-            self._search(step)
         while True:
+            searches = False
             restore_random_state = self.machine.random_state()
             self.flat.grad_d.zero_()
             try:
@@ -419,29 +417,25 @@ class Trainer(Learner):
             except Exception as error:
                 if not self._loss.gives_up(error):
                     self._micro.halve(error, self._batch(step, 0))
+                    searches, self._searches = self._searches, False
             else:
                 self.tokens += tokens
                 return loss
             self.machine.free()
+            if searches:
+                self._search(step)
             restore_random_state()
 
     def _search(self, step: int) -> None:
-        """Find out how many examples fit at a time, with those of `step`. Random numbers and the model's buffers, such
-        as running means, stay as they are; the gradient does not."""
-        restore_random_state = self.machine.random_state()
-        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        """Find out how many examples fit at a time, with those of `step`, all of which did not."""
 
-        def attempt(piece: Batch) -> None:
+        def attempt(twin: nn.Module, piece: Batch) -> None:
             with calling(self.task, "loss"):
                 with self.machine.autocast():
-                    loss = checked_loss(self.task, self.task.loss(self.model, self.machine.take(piece)), trains=True)
+                    loss = checked_loss(self.task, self.task.loss(twin, self.machine.take(piece)), trains=True)
                 loss.backward()  # type: ignore[no-untyped-call]
 
-        self._micro.search(self._batch(step, 0), attempt, self.machine.free)
-        with torch.no_grad():
-            for buffer, kept in buffers:
-                buffer.copy_(kept)
-        restore_random_state()
+        self._micro.search(self._batch(step, 0), self.model, attempt, self.machine.free)
 
     def _accumulate(self, step: int) -> tuple[float, int]:
         """Add the gradient of `step`'s batches to the flat buffer. The mean loss, and the predictions."""

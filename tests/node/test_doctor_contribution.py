@@ -18,6 +18,7 @@ from node.doctor import contribution, examine, machine, peer_checks, router
 from node.doctor.contribution import Measurement, findings_of, measured
 from node.doctor.finding import Finding, Measuring, Model, Subject
 from node.metrics.energy import Meter
+from node.system import left_threads
 from p2ptrain import tasks
 from p2ptrain.sync import build
 from p2ptrain.tasks.base import Shard
@@ -62,16 +63,23 @@ def test_the_first_step_is_not_counted_and_the_median_is() -> None:
     trainer = trainer_of(config)
     # Read before and after each step: 9 s for the first, then 1, 7, 1, 1 s.
     clock = ticking(0, 9, 0, 1, 0, 7, 0, 1, 0, 1)
-    found = step_rates(trainer, clock, 10.0)
+    found = step_rates(trainer, clock, 19.0)
     assert (found.step_s, found.steps, found.examples, found.tokens) == (1.0, 4, 24, 24.0)
     assert trainer.global_step == 5
 
 
-def test_a_first_step_that_takes_all_the_time_is_the_only_one() -> None:
+@pytest.mark.parametrize("for_s", [2.0, 9.0])
+def test_a_first_step_that_takes_all_the_time_is_not_the_speed(for_s: float) -> None:
     trainer = trainer_of(digits())
-    found = step_rates(trainer, ticking(0, 9), 2.0)
-    assert (found.step_s, found.steps, trainer.global_step) == (9.0, 1, 1)
+    found = step_rates(trainer, ticking(0, 9, 0, 1), for_s)
+    assert (found.step_s, found.steps, trainer.global_step) == (1.0, 1, 2)
     assert found.tokens == found.examples
+
+
+def test_steps_that_are_measured_for_longer_end_within_the_time_and_one_step() -> None:
+    trainer = trainer_of(digits())
+    found = step_rates(trainer, ticking(*[0, 12] * 20), 60.0)
+    assert (found.step_s, trainer.global_step) == (12.0, 5)
 
 
 def test_a_day_follows_of_a_step() -> None:
@@ -89,8 +97,40 @@ def test_at_the_swarms_pace_a_round_has_the_steps_that_fit() -> None:
     config = digits("train.inner_steps=10", "train.batch_size=16", "train.eval_examples=48", "train.eval_every=2")
     it = contribution.contribution(config, 9226, FOUND, Measuring(round_s=3.25))
     assert (it.steps_a_round, it.rounds_a_day) == (pytest.approx(6), pytest.approx(86_400 / 3.25))
-    slow = contribution.contribution(config, 9226, FOUND, Measuring(round_s=0.1))
-    assert slow.steps_a_round == 1
+
+
+def test_a_round_is_never_shorter_than_a_step_and_the_line_says_so() -> None:
+    config = digits("train.inner_steps=10", "train.batch_size=16", "train.eval_examples=48", "train.eval_every=2")
+    asked = Measuring(round_s=0.1)
+    it = contribution.contribution(config, 9226, FOUND, asked)
+    assert (it.steps_a_round, it.round_s) == (1, 0.75)
+    assert it.steps_a_day == pytest.approx(86_400 / 0.75)
+    assert "100 ms are shorter than a step" in page_of(it, config, asked)["rounds"].seen
+    enough = Measuring(round_s=0.75)
+    fits = contribution.contribution(config, 9226, FOUND, enough)
+    assert "shorter" not in page_of(fits, config, enough)["rounds"].seen
+
+
+def test_training_that_waits_takes_no_more_steps_than_planned_and_the_line_says_what_is_left_out() -> None:
+    config = digits("train.inner_steps=10", "node.overlap=false")
+    asked, own = Measuring(round_s=30.0), Measuring()
+    it = contribution.contribution(config, 9226, FOUND, asked)
+    assert (it.steps_a_round, it.steps_a_day) == (10, pytest.approx(10 * 86_400 / 30))
+    assert "training waits" in page_of(it, config, asked)["rounds"].seen
+    paced = page_of(contribution.contribution(config, 9226, FOUND, own), config, own)["rounds"]
+    assert "node.overlap = false), whose time is not in it" in paced.fix
+    beside = digits("train.inner_steps=10")
+    assert contribution.contribution(beside, 9226, FOUND, asked).steps_a_round > 50
+    assert "waits" not in page_of(it, beside, asked)["rounds"].seen
+
+
+def test_small_rates_are_not_zero() -> None:
+    config = digits()
+    slow = replace(FOUND, rates=StepRates(step_s=3.92, steps=2, examples=1, tokens=1.0, micro_batch=None))
+    it = contribution.contribution(config, 9226, slow, Measuring(round_s=200_000.0))
+    page = page_of(it, config, Measuring(round_s=200_000.0))
+    assert page["speed"].seen == "0.255 tokens/s: 0.255 steps/s of 3.92 s (median of 2)"
+    assert ": 0.432 rounds and 22.0k steps a day" in page["rounds"].seen
 
 
 @pytest.mark.parametrize("compressor", ["q2", "int8", "none"])
@@ -109,11 +149,19 @@ def test_bytes_are_those_of_the_codec_on_the_model(compressor: str) -> None:
     assert it.link_bits_per_s == pytest.approx(8 * it.up_bytes_a_day / 86_400)
 
 
-def test_bytes_that_follow_the_link_are_not_known() -> None:
-    config = digits("sync.compressor=adaptive")
+@pytest.mark.parametrize(
+    ("sets", "why"),
+    [
+        (["sync.compressor=adaptive"], "adaptive sends what the link carries"),
+        (["sync.strategy=gradient", "sync.compressor=q2"], "gradient averages at every step"),
+    ],
+)
+def test_where_bytes_are_not_known_it_is_said_why(sets: list[str], why: str) -> None:
+    config = digits(*sets)
     it = contribution.contribution(config, 9226, FOUND, Measuring())
     assert it.up_bytes_a_day is it.payload_bytes is it.link_bits_per_s is None
-    assert page_of(it, config, Measuring())["bytes"].level == "unknown"
+    line = page_of(it, config, Measuring())["bytes"]
+    assert (line.level, why in line.seen, "follows" in line.seen) == ("unknown", True, False)
 
 
 def test_a_bound_that_lengthens_rounds_is_told() -> None:
@@ -126,11 +174,11 @@ def test_a_bound_that_lengthens_rounds_is_told() -> None:
 
 def test_energy_is_what_counters_say_and_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     config = digits()
-    for counted, expected in (({"rapl": 20.0, "estimate": 7.0}, (20.0 / 0.6, "rapl")), ({"estimate": 7.0}, (None, ""))):
+    for counted, expected in (({"rapl": 20.0, "estimate": 7.0}, (20.0, "rapl")), ({"estimate": 7.0}, (None, ""))):
         seen: dict[str, itertools.count[float]] = {name: itertools.count(0.0, step) for name, step in counted.items()}
         meter = Meter(counters={name: lambda read=read: next(read) for name, read in seen.items()})  # type: ignore[misc]
         monkeypatch.setattr(contribution, "meter_for", lambda *args, meter=meter, **more: meter)
-        # 0.6 s from the first reading of the clock to the fourth: one at either end, two for the only step.
+        # 1 s from the first reading of the clock to the sixth: one at either end, two for each of the steps.
         found = measured(trainer_of(config), config, 0.1, ticking(0.2))
         assert (found.watts, found.watts_by) == (pytest.approx(expected[0]) if expected[0] else None, expected[1])
 
@@ -192,6 +240,18 @@ def test_a_machine_that_is_too_slow_is_told_so_and_left_behind(
     line = next(it for it in page["findings"] if it["check"] == "speed")
     assert (line["level"], page["contribution"]) == ("unknown", None)
     assert "slower than 0.1 s for a first step of 16 examples" in line["seen"]
+
+
+def test_work_that_was_cancelled_before_its_thread_began_is_not_left_behind() -> None:
+    import trio
+
+    async def cancelled() -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await left_threads.in_thread(lambda: None)
+
+    trio.run(cancelled)
+    assert not left_threads._RUNNING
 
 
 def test_a_device_without_room_is_a_problem_of_one_line(

@@ -1,9 +1,12 @@
 """Memory that runs out makes a step slower, and changes nothing else about it."""
 
+import random
+import threading
 from collections import UserDict
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -140,15 +143,15 @@ def own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("batch", "room", "tried", "size"),
     [
-        (16, 16, [1, 2, 4, 8, 16], None),
-        (12, 100, [1, 2, 4, 8, 12], None),
-        (12, 11, [1, 2, 4, 8, 12], 8),
-        (16, 5, [1, 2, 4, 8], 4),
-        (16, 1, [1, 2], 1),
+        (16, 16, [16], None),
+        (12, 100, [12], None),
+        (12, 11, [12, 1, 2, 4, 8], 8),
+        (16, 5, [16, 1, 2, 4, 8], 4),
+        (16, 1, [16, 1, 2], 1),
         (1, 1, [1], None),
     ],
 )
-def test_what_fits_is_searched_for_by_doubling_before_the_first_step(
+def test_what_fits_is_searched_for_by_doubling_where_a_whole_batch_does_not(
     own_memory: None, batch: int, room: int, tried: list[int], size: int | None
 ) -> None:
     task, whole = Small(room), Small(batch)
@@ -158,7 +161,7 @@ def test_what_fits_is_searched_for_by_doubling_before_the_first_step(
     losses = [(reference.step(), cut.step()) for _ in range(2)]
     assert cut.micro_batch == size
     assert task.seen[: len(tried)] == tried
-    assert all(seen <= (size or batch) for seen in task.seen[len(tried) :]), "memory has run out once at most"
+    assert all(seen <= (size or batch) for seen in task.seen[len(tried) :]), "memory has run out twice at most"
     for loss, same in losses:
         assert same == pytest.approx(loss, rel=1e-4)
     torch.testing.assert_close(cut.vector(), reference.vector(), rtol=1e-3, atol=1e-5)
@@ -183,44 +186,108 @@ def test_where_one_example_does_not_fit_a_search_says_the_same(own_memory: None)
     task = Small(0)
     with pytest.raises(TaskFaultError, match="with one example at a time"):
         trainer_of(task).step()
-    assert task.seen == [1, 1]
+    assert task.seen == [16, 1, 1]
 
 
-class Counting(torch.nn.Module):
-    """Counts its calls in a buffer."""
+class Carrying(torch.nn.Module):
+    """Rebinds a buffer, changes one in place, registers one in its first call, and adds the outputs of the call before:
+    of another number of examples these do not fit."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(64, 10)
         self.calls: torch.Tensor
+        self.sums: torch.Tensor
+        self.first: torch.Tensor
         self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("sums", torch.zeros(64))
+        self.outputs: list[torch.Tensor] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return self.linear(x.flatten(1))  # type: ignore[no-any-return]
+        x = x.flatten(1)
+        if not hasattr(self, "first"):
+            self.register_buffer("first", x.mean(0))
+        self.calls = self.calls + 1
+        self.sums += x.sum(0)
+        y: torch.Tensor = self.linear(x - self.first)
+        y = y + 0.1 * self.outputs[-1] if self.outputs else y
+        self.outputs.append(y.detach())
+        return y
 
 
-def test_a_search_leaves_random_numbers_and_buffers_alone(own_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Small, "build_model", lambda task: Counting())
-    searched, plain = Small(16), Small(16)
+class Early(Small):
+    """Small, where memory runs out before the model is called, and numbers of other generators are drawn."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(room)
+        self.others: list[tuple[float, float]] = []
+
+    def build_model(self) -> torch.nn.Module:
+        return Carrying()
+
+    def loss(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        if torch.is_grad_enabled() and len(batch[1]) > self.room:
+            self.seen.append(len(batch[1]))
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.50 MiB.")
+        self.others.append((random.random(), float(np.random.random())))
+        return super().loss(model, batch)
+
+
+@pytest.mark.parametrize("room", [16, 8])
+def test_a_search_leaves_generators_and_the_model_alone(own_memory: None, room: int) -> None:
+    searched, plain = Early(room), Early(room)
     searching, reference = trainer_of(searched), trainer_of(plain)
     reference._searches = False
     for trainer in (searching, reference):
         torch.manual_seed(3)
+        random.seed(3)
+        np.random.seed(3)
         trainer.step()
-    assert (searched.seen, plain.seen) == ([1, 2, 4, 8, 16, 16], [16])
-    assert searched.draws[-1] == plain.draws[-1]
-    assert [float(buffer) for buffer in searching.model.buffers()] == [1.0]
+    pieces_of_step = 16 // room
+    assert plain.seen[-pieces_of_step:] == searched.seen[-pieces_of_step:] == [room] * pieces_of_step
+    # The model that carries its outputs refuses the second number that is tried.
+    assert searched.seen[:-pieces_of_step] == {16: [], 8: [16, 1, 2, 4]}[room]
+    assert searched.draws[-pieces_of_step:] == plain.draws[-pieces_of_step:]
+    assert searched.others[-pieces_of_step:] == plain.others[-pieces_of_step:]
+    assert dict(searching.model.named_buffers()).keys() == {"calls", "sums", "first"}
+    for one, other in zip(searching.model.buffers(), reference.model.buffers(), strict=True):
+        assert torch.equal(one, other)
     assert torch.equal(searching.vector(), reference.vector())
+
+
+def test_a_trial_before_the_run_leaves_the_model_alone_too(own_memory: None) -> None:
+    task = Early(8)
+    preflight(task, TrainConfig(batch_size=16, device="cpu", eval_examples=8), Shard())
+    assert task.seen == [16, 1, 2, 4, 8]
+
+
+def test_where_there_is_no_room_to_search_halves_are_taken(own_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Small(4)
+    trainer = trainer_of(task)
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 MiB.")
+
+    monkeypatch.setattr("copy.deepcopy", full)
+    trainer.step()
+    assert (task.seen[:3], trainer.micro_batch) == ([16, 8, 4], 4)
+
+
+def test_a_model_that_cannot_be_copied_is_not_searched_for(own_memory: None) -> None:
+    task = Small(4)
+    trainer = trainer_of(task)
+    trainer.model.lock = threading.Lock()  # type: ignore[assignment]
+    trainer.step()
+    assert (task.seen[:3], trainer.micro_batch) == ([16, 8, 4], 4)
 
 
 def test_a_model_that_wants_two_examples_is_not_searched_for(own_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
     norm = torch.nn.BatchNorm1d(64, track_running_stats=False)
     model = torch.nn.Sequential(torch.nn.Flatten(), norm, torch.nn.Linear(64, 10))
     monkeypatch.setattr(Small, "build_model", lambda task: model)
-    task = Small(16)
+    task = Small(8)
     trainer_of(task).step()
-    assert task.seen == [1, 16]
+    assert task.seen == [16, 1, 8, 8]
 
 
 def test_nothing_is_searched_for_on_a_cpu_in_whole_batches_and_where_steps_are_compiled(
@@ -236,7 +303,7 @@ def test_nothing_is_searched_for_on_a_cpu_in_whole_batches_and_where_steps_are_c
 def test_a_trial_before_the_run_searches_too(own_memory: None) -> None:
     task = Small(5)
     found = preflight(task, TrainConfig(batch_size=16, device="cpu"), Shard())
-    assert task.seen == [1, 2, 4, 8, 4]
+    assert task.seen == [16, 1, 2, 4, 8, 4]
     assert found.untouched == ()
 
 
