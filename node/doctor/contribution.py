@@ -161,7 +161,7 @@ def _rounds(it: Contribution, config: Config, asked: Measuring) -> Finding:
         seen = f"{steps} in a round of {_time(it.round_s)}, {planned} are planned: {a_day}"
         if it.round_s > asked.round_s:
             seen += f"; {_time(asked.round_s)} are shorter than a step and its share of an evaluation"
-        seen += "; no more than planned, and fewer by the exchange, for which training waits" if waits else ""
+        seen += "; training waits for the exchange, whose time is not taken off (node.overlap = false)" if waits else ""
         return Finding(check="rounds", level="ok", seen=seen)
     seen = f"{text.plural(planned, 'step')} in {_time(it.round_s)}: {a_day} at this machine's own pace"
     longer = "training waits for each exchange (node.overlap = false), whose time is not in it"
