@@ -16,6 +16,7 @@ from p2ptrain.tasks.batches import examples_in, pieces
 from p2ptrain.tasks.digits import Digits
 from p2ptrain.training import TrainConfig, Trainer
 from p2ptrain.training.machine import Machine
+from p2ptrain.training.model import twin_of
 from p2ptrain.training.preflight import preflight
 
 
@@ -253,6 +254,16 @@ def test_a_search_leaves_generators_and_the_model_alone(own_memory: None, room: 
     for one, other in zip(searching.model.buffers(), reference.model.buffers(), strict=True):
         assert torch.equal(one, other)
     assert torch.equal(searching.vector(), reference.vector())
+
+
+def test_a_search_has_no_parameters_or_gradients_of_its_own() -> None:
+    trainer = trainer_of(Early(16))
+    twin = twin_of(trainer.model)
+    for one, other in zip(twin.parameters(), trainer.model.parameters(), strict=True):
+        assert one is other
+        assert one.grad is not None
+    assert all(one is not other for one, other in zip(twin.buffers(), trainer.model.buffers(), strict=True))
+    assert twin.training
 
 
 def test_a_trial_before_the_run_leaves_the_model_alone_too(own_memory: None) -> None:
