@@ -521,7 +521,7 @@ class GossipService(Handlers):
     def _owing(self) -> bool:
         """Whether a neighbour has yet to take the newest update that we have for it."""
         if self._engine.fetch == "nothing":
-            return self._allreducer.owes(self._engine.neighbours)
+            return self._allreducer.owes()
         return not self._engine.all_delivered()
 
     async def _announce(self) -> None:

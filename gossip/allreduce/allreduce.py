@@ -125,6 +125,7 @@ class _Standing(Enum):
     """The progress of one member's vector or part."""
 
     AWAITED = "awaited"
+    EXCUSED = "excused"
     PULLING = "pulling"
     TAKEN = "taken"
     FAILED = "failed"
@@ -170,6 +171,7 @@ class AllReduce:
         if known.address != part.address:
             self._fail(part.peer, part.stage)
             raise RemoteError(Reason.PROTOCOL, "two parts where there is one")
+        self._await(part.peer)
 
     def work(self, now: float) -> list[Work]:
         """Return what can be begun now, each task once."""
@@ -185,10 +187,12 @@ class AllReduce:
         return work
 
     def give_up(self, members: Collection[PeerId]) -> None:
-        """Await nothing more of members that have announced none of it: they have said that they are paused."""
-        for (peer, stage), standing in self._standing.items():
-            if peer in members and standing is _Standing.AWAITED and (peer, stage) not in self._told:
-                self._standing[peer, stage] = _Standing.FAILED
+        """Wait no longer for members that have announced nothing of this exchange: they have said that they are paused.
+        What they announce after all is pulled while there is time."""
+        taking_part = {peer for peer, _ in self._told}
+        for key, standing in self._standing.items():
+            if standing is _Standing.AWAITED and key[0] in members and key[0] not in taking_part:
+                self._standing[key] = _Standing.EXCUSED
 
     def take_own(self, data: bytes | memoryview) -> None:
         """Set our own vector's values of our part; they are reduced with the others'."""
@@ -288,6 +292,12 @@ class AllReduce:
             return self.group.span(self._me)
         return range(len(self.group.span(part.peer)))
 
+    def _await(self, peer: PeerId) -> None:
+        """Wait again for a member that takes part after all: for its vector, unless we have reduced without it."""
+        for stage in (Stage.REDUCED,) if self._reducing else Stage:
+            if self._standing.get((peer, stage)) is _Standing.EXCUSED:
+                self._standing[peer, stage] = _Standing.AWAITED
+
     def _fail(self, peer: PeerId, stage: Stage) -> None:
-        if self._standing.get((peer, stage)) in (_Standing.AWAITED, _Standing.PULLING):
+        if self._standing.get((peer, stage)) in (_Standing.AWAITED, _Standing.PULLING, _Standing.EXCUSED):
             self._standing[peer, stage] = _Standing.FAILED

@@ -6,7 +6,7 @@ charged and given up.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, assert_never
 
@@ -64,6 +64,7 @@ class AllReducer:
         self._changed = Notifier()
         self._begun: Digest | None = None
         self._reduced: Digest | None = None
+        self._reduced_round = 0
         self._untaken: set[PeerId] = set()
 
     def on_part(self, peer: PeerId, raw: bytes) -> None:
@@ -84,9 +85,11 @@ class AllReducer:
         """Look whom the exchange under way waits for: a neighbour has said that it is paused."""
         self._changed.beat()
 
-    def owes(self, neighbours: Container[PeerId]) -> bool:
-        """Return whether one of the neighbours has yet to take the newest part that we reduced."""
-        return any(peer in neighbours for peer in self._untaken)
+    def owes(self) -> bool:
+        """Return whether a neighbour that is not paused has yet to take the newest part that we reduced."""
+        engine = self._context.engine
+        owed = self._untaken.intersection(engine.neighbours)
+        return bool(owed) and not owed <= engine.paused(self._reduced_round, trio.current_time())
 
     def sent(self, peer: PeerId, address: Digest, index: int) -> None:
         """Note that a chunk of ours is sent to a peer."""
@@ -182,6 +185,7 @@ class AllReducer:
         self._held[-1].append(address)
         if stage is Stage.REDUCED:
             self._reduced, self._untaken = address, set(exchange.group.members) - {self._context.engine.me}
+            self._reduced_round = exchange.group.round
         statement = part_statement(
             exchange=exchange.name,
             round=exchange.group.round,

@@ -1,10 +1,11 @@
 """Neighbours that have said that they are paused: for some time nobody waits for them.
 
-A pause is said together with its sender's newest link. It holds until a newer link of the sender is known, or its time
-is over. It ends waiting, and nothing else: whether a neighbour is live, belongs to a round, keeps its place or counts
-for the tolerated liars depends on what it has published, as before (rounds.py). So who lies about it gains less than by
-publishing nothing of worth in time: a liar that is waited for no more was a part of the quorum's denominator, one that
-publishes is a part of its numerator.
+A pause is said together with its sender's newest link. It holds until a newer statement of the sender's chain is known,
+or its time is over, or the sender is lost as a neighbour. It ends waiting, and nothing else: whether a neighbour is
+live, belongs to a round, keeps its place or counts for the tolerated liars depends on what it has published, as before
+(rounds.py). So who lies about it gains less than by publishing nothing of worth in time: a liar that is waited for no
+more was a part of the quorum's denominator, one that publishes is a part of its numerator, and none is out of the one
+and in the other.
 """
 
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ class Pause:
     """What a neighbour has said. `place`: of its newest link then, (epoch, seq). `until`: when the word ends (seconds,
     monotonic)."""
 
+    neighbour: Neighbour
     place: tuple[int, int]
     until: float
 
@@ -43,7 +45,8 @@ class AnnouncedPauses:
     def say(self, peer: PeerId, place: tuple[int, int], seconds: int, now: float) -> None:
         """Note that a neighbour says that it is paused after its link at `place`, for so many seconds (0: unknown)."""
         self._said = {other: pause for other, pause in self._said.items() if self._holds(other, pause, now)}
-        self._said[peer] = Pause(place=place, until=now + min(seconds or WORD_S, WORD_S))
+        until = now + min(seconds or WORD_S, WORD_S)
+        self._said[peer] = Pause(neighbour=self._neighbours[peer], place=place, until=until)
 
     def excused(self, round: int, now: float) -> frozenset[PeerId]:
         """Return the neighbours that are paused, and have not signed the work of `round`: nothing of it will come."""
@@ -54,9 +57,8 @@ class AnnouncedPauses:
         return frozenset(peer for peer, reached in promised.items() if reached is None or reached < round)
 
     def _holds(self, peer: PeerId, pause: Pause, now: float) -> bool:
-        neighbour = self._neighbours.get(peer)
-        newest = None if neighbour is None else neighbour.chain.announced
-        return now < pause.until and newest is not None and newest.place == pause.place
+        still = self._neighbours.get(peer) is pause.neighbour  # one that was lost and is back says it anew
+        return still and now < pause.until and pause.neighbour.chain.newest == pause.place
 
 
 def pause_request(link: bytes, seconds: float | None) -> PauseRequest:

@@ -96,11 +96,14 @@ class Neighbour:
 
     @property
     def promised_round(self) -> int | None:
-        """The newest round whose work the neighbour has signed, here or on the way; counted as `applied_round`."""
-        newest = self.chain.announced
+        """The newest round whose work the neighbour has signed, here or on the way; counted as `applied_round`.
+
+        A snapshot may be of a later round than the newest link that is known."""
+        newest, applied = self.chain.announced, self.applied_round
         if newest is None:
-            return self.applied_round
-        return newest.body.round - 1 if newest.seq == 0 else newest.body.round
+            return applied
+        announced = newest.body.round - 1 if newest.seq == 0 else newest.body.round
+        return announced if applied is None else max(announced, applied)
 
     def status(self, *, ours: int, theirs: int | None, score: float, address: str) -> NeighbourStatus:
         """Return what people see; `ours`: our round, against which the staleness of `theirs` is counted."""

@@ -12,39 +12,81 @@ from gossip.core.limits import KIB, PAUSE_PROTOCOL
 from gossip.core.messages import PauseRequest, Refused, parse_empty_answer
 from gossip.session import ask_once
 from gossip.updates.announced_pauses import WORD_S
+from gossip.updates.neighbour import Neighbour
 
 REPEAT_S: Final = WORD_S / 3
-"""Seconds after which a neighbour is told again: one that was not reached once does not wait for us."""
+"""Seconds after which a neighbour is told again at the latest: one that was not reached once does not wait for us."""
 
 LOOK_S: Final = 5.0
-"""Seconds between two looks for neighbours that do not know. Chosen."""
+"""Seconds between two looks for neighbours that do not know; before the end of a word when it is said again; that it
+counts at least; and until one that was not reached is tried again, doubling up to REPEAT_S. Chosen."""
 
 
 async def say_paused(context: ServiceContext, seconds: Callable[[], float | None]) -> None:
     """Tell every neighbour until cancelled. `seconds`: for how long we are paused from now on; None: unknown."""
-    told_at: dict[PeerId, float] = {}
     async with trio.open_nursery() as nursery:
+        await _PauseTeller(context, seconds, nursery).run()
+
+
+class _PauseTeller:
+    """The neighbours that know of one pause of ours, and when each hears of it again."""
+
+    def __init__(self, context: ServiceContext, seconds: Callable[[], float | None], nursery: trio.Nursery) -> None:
+        self._context, self._seconds, self._nursery = context, seconds, nursery
+        self._due_at: dict[Neighbour, float] = {}
+        """Neighbours that are told already: one that was lost and is back is another one."""
+        self._failures: dict[Neighbour, int] = {}
+
+    async def run(self) -> None:
+        """Tell until cancelled."""
         while True:
-            now = trio.current_time()
-            told_at = {peer: at for peer, at in told_at.items() if peer in context.engine.neighbours}
-            due = [peer for peer in context.engine.neighbours if now - told_at.get(peer, -REPEAT_S) >= REPEAT_S]
-            word = context.engine.pause_after(seconds()) if due else None
-            if word is not None:
-                for peer in due:
-                    told_at[peer] = now
-                    nursery.start_soon(_tell, context, peer, word)
-            await trio.sleep(LOOK_S)
+            self._tell_all()
+            next_at = min(self._due_at.values(), default=float("inf"))
+            await trio.sleep_until(min(trio.current_time() + LOOK_S, next_at))
 
+    def _tell_all(self) -> None:
+        """Tell those that do not know, and those whose word ends or was said long ago."""
+        now = trio.current_time()
+        here = self._context.engine.neighbours
+        self._due_at = {it: at for it, at in self._due_at.items() if here.get(it.peer) is it}
+        self._failures = {it: count for it, count in self._failures.items() if it in self._due_at}
+        due = [it for it in here.values() if self._due_at.get(it, now) <= now]
+        if not due:
+            return
+        left = self._seconds()
+        word = self._context.engine.pause_after(None if left is None else max(left, LOOK_S))
+        for it in due:
+            if word is None:
+                self._due_at[it] = now + LOOK_S
+                continue
+            self._due_at[it] = float("inf")  # until it is known whether it has heard
+            self._nursery.start_soon(self._tell, it, word)
 
-async def _tell(context: ServiceContext, peer: PeerId, word: PauseRequest) -> None:
-    """Tell one neighbour. A release that does not know of pauses refuses the stream, and waits as for anybody."""
-    patience_s = context.config.request_timeout_s
-    try:
-        raw = await ask_once(context.transport, peer, word, patience_s, KIB, protocol=PAUSE_PROTOCOL)
-        parse_empty_answer(raw)
-    except Refused:
-        return  # we are no neighbour of it any more, or another link of ours is its newest by now
-    except RemoteError as error:
-        context.offence(peer, error)
-    except GossipError:
-        return
+    async def _tell(self, it: Neighbour, word: PauseRequest) -> None:
+        """Tell one neighbour; try again soon where it cannot be reached or refuses."""
+        said_at = trio.current_time()
+        told = await self._told(it.peer, word)
+        if it not in self._due_at:  # lost meanwhile
+            return
+        if told:
+            self._failures.pop(it, None)
+            self._due_at[it] = said_at + min(REPEAT_S, max(LOOK_S, word.seconds - LOOK_S) if word.seconds else REPEAT_S)
+        else:
+            failures = self._failures[it] = self._failures.get(it, 0) + 1
+            self._due_at[it] = trio.current_time() + min(REPEAT_S, LOOK_S * 2.0 ** (failures - 1))
+
+    async def _told(self, peer: PeerId, word: PauseRequest) -> bool:
+        """Tell one neighbour; return whether it has heard. A release that does not know of pauses refuses the stream,
+        and waits as for anybody."""
+        context = self._context
+        try:
+            patience_s = context.config.request_timeout_s
+            parse_empty_answer(await ask_once(context.transport, peer, word, patience_s, KIB, protocol=PAUSE_PROTOCOL))
+        except Refused:
+            return False  # we are no neighbour of it yet, or another link of ours is its newest by now
+        except RemoteError as error:
+            context.offence(peer, error)
+            return False
+        except GossipError:
+            return False
+        return True

@@ -4,9 +4,9 @@ A neighbour counts as *live* while its newest applied round is at most `max_stal
 it has reached ours. The base of a chain has the work of the round before it: of none, at the start of a run. A round
 closes at a quorum of fresh among the live ones, or at the deadline. One that has announced a pause
 (announced_pauses.py) is not waited for: it belongs to the round as before, and does not count in the quorum's
-denominator. So a neighbour that died costs a few deadlines, and
-then nothing, because it is too stale to be live. With neighbours but no live one we wait for the deadline: a node that
-ran ahead of all others must not run further.
+denominator, unless it is fresh. So a neighbour that died costs a few deadlines, and then nothing, because it is too
+stale to be live. With neighbours but no live one we wait for the deadline: a node that ran ahead of all others must not
+run further.
 
 A neighbour that is too stale here, but has announced our round and delivers, is *due*: it keeps up, and the exchange
 does not. It counts in the quorum's denominator. Otherwise every neighbour whose updates pile up would make the quorum
@@ -43,14 +43,15 @@ itself, half of all rounds would be cut short, and each cut would lower the next
 @dataclass(frozen=True, kw_only=True)
 class Standing:
     """The members of a round: staleness in rounds of each live neighbour, how many are fresh, how many neighbours have
-    yet to announce anything, and how many are paused: of all neighbours, and of the live ones."""
+    yet to announce anything, and how many are paused: of all neighbours, and of the live and the arriving ones. Only
+    these two depend on pauses."""
 
     staleness: dict[PeerId, int]
     fresh: int
     neighbours: int
     arriving: int = 0
     paused: int = 0
-    live_paused: int = 0
+    excused: int = 0
 
     @property
     def awaits_nobody(self) -> bool:
@@ -58,9 +59,9 @@ class Standing:
         return self.paused == self.neighbours
 
     def quorum_reached(self, quorum: float, *, due: int = 0) -> bool:
-        """Return whether enough are fresh: of the live neighbours that are not paused, of those arriving, and of those
+        """Return whether enough are fresh: of the live and the arriving neighbours that are not paused, and of those
         that are `due`, whose updates are still on the way."""
-        live = len(self.staleness) - self.live_paused + self.arriving
+        live = len(self.staleness) + self.arriving - self.excused
         return live > 0 and self.fresh >= math.ceil(quorum * (live + due) - 1e-9)
 
 
@@ -82,17 +83,19 @@ def standing(
 ) -> Standing:
     """Return who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet; -1: base of
     a run). `swarm`: the swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than
-    ARRIVAL_S ago. `paused`: neighbours that have said so, and have not announced this round."""
+    ARRIVAL_S ago. `paused`: neighbours that have said so, and have not announced this round. A fresh one is not paused:
+    it is here."""
     oldest, newest = round - max_staleness, max(round, swarm or 0) + LEAD_ROUNDS
     live = {peer: max(0, round - at) for peer, at in applied.items() if at is not None and oldest <= at <= newest}
-    rounds = list(applied.values())
+    arriving = {peer for peer, at in applied.items() if at is None} if beginning else set()
+    absent = {peer for peer in paused if peer in applied and live.get(peer) != 0}
     return Standing(
         staleness=live,
         fresh=list(live.values()).count(0),
-        neighbours=len(rounds),
-        arriving=sum(at is None and peer not in paused for peer, at in applied.items()) if beginning else 0,
-        paused=len(paused),
-        live_paused=sum(peer in live for peer in paused),
+        neighbours=len(applied),
+        arriving=len(arriving),
+        paused=len(absent),
+        excused=len(absent & (live.keys() | arriving)),
     )
 
 

@@ -74,12 +74,13 @@ class Decider:
 
     def pause_seconds(self, state: DeviceState) -> float | None:
         """Return in how many seconds at most after `state`, the readings of the last look, training goes on, if nothing
-        else forbids it meanwhile. None where one of the policies that forbade it then does not know."""
+        else forbids it meanwhile. None where one of the policies that forbade it then does not know, and where none
+        did: whether it stays calm is known to nobody."""
         ends = [self._returns_at(reason.policy, state) for reason in self._reasoned]
         known = [end for end in ends if end is not None]
-        if len(known) < len(ends):
+        if not known or len(known) < len(ends):
             return None
-        return max([0.0, *(end - state.now for end in known)]) + self._patience.calm_s
+        return max(0.0, max(known) - state.now) + self._patience.calm_s
 
     def _returns_at(self, name: str, state: DeviceState) -> float | None:
         policy = self._policies[name]

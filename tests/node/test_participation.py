@@ -152,6 +152,7 @@ NOON = datetime(2026, 1, 1, 12).timestamp()
 
 
 def test_the_time_that_is_left_is_the_longest_of_those_that_forbid_it_or_unknown() -> None:
+    """Also unknown while nothing forbids it: a pause that is broken by calm spells must not be told as a short one."""
     its = decider("hours", "energy", "gpu", calm_s=30.0)
     ten_hours, twelve_hours = 10 * 3600.0, 12 * 3600.0
     quiet = DeviceState(now=NOON, gpu=NOBODY, energy_j=0.0)
@@ -160,8 +161,8 @@ def test_the_time_that_is_left_is_the_longest_of_those_that_forbid_it_or_unknown
         (replace(quiet, energy_j=1e9), twelve_hours + 30.0),
         (replace(quiet, gpu=GAME), None),
         (replace(quiet, now=NOON + ten_hours - 1.0), 1.0 + 30.0),
-        (replace(quiet, now=NOON + ten_hours), 30.0),
-        (replace(quiet, now=NOON + ten_hours + 1.0, gpu=None, unread={"gpu": "broken"}), 30.0),
+        (replace(quiet, now=NOON + ten_hours), None),
+        (replace(quiet, now=NOON + ten_hours + 1.0, gpu=None, unread={"gpu": "broken"}), None),
     ):
         assert its.look(state, state.now - NOON) is not None
         assert its.pause_seconds(state) == left
