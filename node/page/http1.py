@@ -128,8 +128,9 @@ class Http1Connection:
         if request.http_version not in _SPOKEN:
             await self._refuse(505)
             return False
-        if not request.target.startswith(b"/"):
-            await self._refuse(400)
+        names = {name for name, _ in request.headers}
+        if not request.target.startswith(b"/") or names >= {b"content-length", b"transfer-encoding"}:
+            await self._refuse(400)  # of two lengths a proxy may believe the other
             return False
         exchange = _Exchange(self, request)
         try:
@@ -188,6 +189,11 @@ class Http1Connection:
 
     # -- for an exchange
 
+    @property
+    def takes_bodies(self) -> bool:
+        """Return whether the application may ask for a request's body."""
+        return self._max_body > 0
+
     def allow(self, seconds: float) -> None:
         """Set the seconds within which everything written from now on must be read."""
         self._until = trio.current_time() + seconds
@@ -208,8 +214,6 @@ class Http1Connection:
 
     async def receive_body(self) -> bytes | None:
         """Return the request's body; None where it is longer than `max_body`, comes too slowly, or does not end."""
-        if self._max_body == 0:
-            return b""
         body, fresh, until = bytearray(), 0, trio.current_time() + STALL_S
         with trio.CancelScope() as scope:
             if self._http.they_are_waiting_for_100_continue:
@@ -256,6 +260,7 @@ class _Exchange:
         self._connection = connection
         self._has_body = request.method != b"HEAD"
         self._head: h11.Response | None = None
+        self._begun = False
         self._goes_on = False
         self._asked = False
         self._scope = trio.CancelScope()
@@ -270,15 +275,21 @@ class _Exchange:
     async def _receive(self) -> Message:
         if not self._asked:
             self._asked = True
-            self._scope.deadline = NO_LIMIT  # a body has deadlines of its own
-            body = await self._connection.receive_body()
-            self._scope.deadline = trio.current_time() + ANSWER_S
-            self._connection.allow(ANSWER_S)
+            # An answer that has begun has its own deadline, or none: it is left as it is, and no body is read any more.
+            body = await self._body() if self._connection.takes_bodies and not self._begun else b""
             if body is not None:
                 return {"type": "http.request", "body": body, "more_body": False}
             return {"type": "http.disconnect"}
         await self._connection.until_gone()
         return {"type": "http.disconnect"}
+
+    async def _body(self) -> bytes | None:
+        self._scope.deadline = NO_LIMIT  # a body has deadlines of its own
+        body = await self._connection.receive_body()
+        if not self._begun:
+            self._scope.deadline = trio.current_time() + ANSWER_S
+            self._connection.allow(ANSWER_S)
+        return body
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -300,6 +311,7 @@ class _Exchange:
 
     def _begin(self, message: Message) -> None:
         """Keep the head until the first body bytes: until then another answer may replace it."""
+        self._begun = True
         headers = [*message.get("headers", ()), (b"date", formatdate(usegmt=True).encode("ascii"))]
         self._goes_on = all(name.lower() != b"content-length" for name, _ in headers)
         if self._goes_on:

@@ -78,6 +78,8 @@ class VisitGuard:
             return told(421, "wrong_host", "ask for 127.0.0.1 or localhost: other names are not answered here")
         if origin is not None and not allowed:
             return told(403, "origin", "web pages of this origin may not visit: its operator sets visits.origins")
+        if scope["method"] == "HEAD":
+            return told(405, "method", "ask with GET", {"allow": "GET"})
         if scope["method"] == "OPTIONS" and allowed:
             return Response(status_code=204, headers=ALLOWED)
         if self._token:
@@ -167,6 +169,8 @@ async def _refused(_: Request, error: RefusedVisitError) -> Response:
 
 def _length(headers: Headers) -> int:
     """Return what Content-Length says; -1 where it says nothing: such a body has no size known in advance."""
+    if "transfer-encoding" in headers:
+        return -1
     text = headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < len(str(1 << 60)) else -1
 
@@ -194,7 +198,7 @@ async def _parts(payload: bytes) -> AsyncIterator[bytes]:
 def _context(certificate: Path, key: Path | None) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, password=lambda: "")  # else OpenSSL asks on the terminal, and waits
     except FileNotFoundError as error:
         missing = key if key is not None and certificate.is_file() else certificate
         raise UsageError(f"no file {missing}", "name the files in visits.certificate and visits.key") from error

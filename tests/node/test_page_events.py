@@ -14,6 +14,7 @@ from node.events.log import EventLog
 from node.events.progress import NodeProgress
 from node.page import feed as feeds
 from node.page import http1, serving
+from node.page import stream as streams
 from node.page.feed import MAX_CHARACTERS, MAX_DRAWN, MAX_LINES, Feed, FeedPosition, LiveSnapshot
 from node.page.stream import MAX_PAGES
 
@@ -49,6 +50,15 @@ async def test_a_page_is_told_all_and_then_what_is_new():
         assert [text.split("  ")[1] for _, _, text in new["log"]["lines"]] == ["round 4/10"]
         assert "graph" not in new
         assert "held_out" not in new
+
+
+async def test_a_page_is_told_for_longer_than_an_answer_takes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http1, "ANSWER_S", 1.0)
+    monkeypatch.setattr(streams, "QUIET_S", 0.3)
+    async with served() as page, listening(page.url) as messages:
+        began = trio.current_time()
+        while trio.current_time() < began + 2.5:
+            await messages.next()
 
 
 async def test_a_page_that_comes_back_is_told_all_again():

@@ -104,6 +104,20 @@ async def test_a_body_without_a_length_is_refused(host: VisitedHost) -> None:
         assert told(await client.post("/v1/difference", content=parts())) == (413, "wrong_size")
 
 
+async def test_a_body_in_chunks_is_refused_even_with_a_length(host: VisitedHost) -> None:
+    body = host.left_by("one").to_bytes()
+    headers = {"transfer-encoding": "chunked", "content-length": str(len(body))}
+    async with host.client() as client:
+        assert told(await client.post("/v1/difference", content=body, headers=headers)) == (413, "wrong_size")
+
+
+async def test_a_head_is_no_model_sent(host: VisitedHost) -> None:
+    async with host.client() as client:
+        for _ in range(20):
+            assert (await client.head("/v1/model")).status_code == 405
+        assert (await client.get("/v1/model")).status_code == 200
+
+
 async def test_with_a_token_nobody_else_is_answered(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
@@ -211,6 +225,11 @@ async def test_a_body_longer_than_the_application_may_ask_for(autojump_clock: tr
     assert heard.startswith(b"HTTP/1.1 408")
 
 
+async def test_two_lengths_of_a_body_are_refused(autojump_clock: trio.testing.MockClock) -> None:
+    heard, _ = await answer_to(head_of(5, b"Transfer-Encoding: chunked\r\n"), [(0.1, b"5\r\nhello\r\n0\r\n\r\n")])
+    assert heard.startswith(b"HTTP/1.1 400")
+
+
 async def test_a_body_of_broken_chunks(autojump_clock: trio.testing.MockClock) -> None:
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     heard, _ = await answer_to(head, [(0.0, b"zz\r\n")])
@@ -227,7 +246,7 @@ def free_port() -> int:
         return port
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
+def certificate(folder: Path, encryption: serialization.KeySerializationEncryption | None = None) -> tuple[Path, Path]:
     """A certificate of 127.0.0.1's own, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
@@ -245,9 +264,8 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     )
     paths = folder / "certificate.pem", folder / "key.pem"
     paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    encryption = encryption or serialization.NoEncryption()
+    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
     return paths
 
 
@@ -310,6 +328,24 @@ def test_a_certificate_that_is_none_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as wrong:
             VisitServer(config, VisitedHost().visitors, here)
         assert words in wrong.value.line()
+
+
+def test_an_encrypted_key_is_one_line_and_not_a_question_on_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[object] = []
+    load = ssl.SSLContext.load_cert_chain
+
+    def noted(context: ssl.SSLContext, certfile: Path, keyfile: Path, password: object = None) -> None:
+        given.append(password)
+        load(context, certfile, keyfile, password=password or "")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", noted)
+    files = certificate(tmp_path, serialization.BestAvailableEncryption(b"secret"))
+    with pytest.raises(UsageError) as wrong:
+        VisitServer(settings(certificate=files[0], key=files[1]), VisitedHost().visitors, here)
+    assert "cannot be used" in wrong.value.line()
+    assert given != [None], "OpenSSL would ask on the terminal"
 
 
 @pytest.mark.parametrize(
