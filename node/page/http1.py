@@ -212,31 +212,22 @@ class Http1Connection:
         if self._broken:
             raise trio.BrokenResourceError("the reader does not read")
 
-    async def receive_body(self) -> bytes | None:
-        """Return the request's body; None where it is longer than `max_body`, comes too slowly, or does not end."""
-        body, fresh, until = bytearray(), 0, trio.current_time() + STALL_S
-        with trio.CancelScope() as scope:
+    def body(self) -> "_Body":
+        """Return the body of the request that has come."""
+        return _Body(self, self._max_body)
+
+    async def next_of_body(self, until: float) -> h11.Data | h11.EndOfMessage | None:
+        """Return the next event of a body; None where it breaks off, or does not come in time."""
+        with trio.CancelScope(deadline=until):
             if self._http.they_are_waiting_for_100_continue:
                 await self.write(h11.InformationalResponse(status_code=100, headers=[]))
-            while (event := await self._next_of_body(scope, until)) is not None:
-                if isinstance(event, h11.EndOfMessage):
-                    return bytes(body)
-                body += event.data
-                fresh += len(event.data)
-                if len(body) > self._max_body:
-                    return None
-                if fresh >= CHUNK_BYTES:
-                    fresh, until = 0, trio.current_time() + STALL_S
+            try:
+                while (event := self._http.next_event()) is h11.NEED_DATA:
+                    self._http.receive_data(bytes(await self._stream.receive_some(CHUNK_BYTES)))
+            except h11.RemoteProtocolError:
+                return None
+            return event if isinstance(event, h11.Data | h11.EndOfMessage) else None
         return None
-
-    async def _next_of_body(self, scope: trio.CancelScope, until: float) -> h11.Data | h11.EndOfMessage | None:
-        scope.deadline = until
-        try:
-            while (event := self._http.next_event()) is h11.NEED_DATA:
-                self._http.receive_data(bytes(await self._stream.receive_some(CHUNK_BYTES)))
-        except h11.RemoteProtocolError:
-            return None
-        return event if isinstance(event, h11.Data | h11.EndOfMessage) else None
 
     async def receive_unasked(self) -> bytes:
         """Return data that arrives outside requests; empty when the client has left, or sends too much."""
@@ -253,6 +244,28 @@ class Http1Connection:
             return
 
 
+class _Body:
+    """A request's body, in parts as they come."""
+
+    def __init__(self, connection: Http1Connection, most: int) -> None:
+        self._connection = connection
+        self._left = most
+        self._fresh = 0
+        self._until = trio.current_time() + STALL_S
+
+    async def part(self) -> bytes | None:
+        """Return the next part, empty at the end; None where the body is longer than it may be, comes too slowly, or
+        does not end."""
+        event = await self._connection.next_of_body(self._until)
+        if event is None or isinstance(event, h11.EndOfMessage):
+            return None if event is None else b""
+        self._left -= len(event.data)
+        self._fresh += len(event.data)
+        if self._fresh >= CHUNK_BYTES:
+            self._fresh, self._until = 0, trio.current_time() + STALL_S
+        return bytes(event.data) if self._left >= 0 else None
+
+
 class _Exchange:
     """A request and its answer, as the application sees them."""
 
@@ -262,7 +275,9 @@ class _Exchange:
         self._head: h11.Response | None = None
         self._begun = False
         self._goes_on = False
-        self._asked = False
+        self._body: _Body | None = None
+        self._ended = False
+        """Whether nothing more of the body is read."""
         self._scope = trio.CancelScope()
 
     async def run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
@@ -273,23 +288,25 @@ class _Exchange:
             await app(scope, self._receive, self._send)
 
     async def _receive(self) -> Message:
-        if not self._asked:
-            self._asked = True
+        if not self._ended:
             # An answer that has begun has its own deadline, or none: it is left as it is, and no body is read any more.
-            body = await self._body() if self._connection.takes_bodies and not self._begun else b""
-            if body is not None:
-                return {"type": "http.request", "body": body, "more_body": False}
+            part = await self._part() if self._connection.takes_bodies and not self._begun else b""
+            self._ended = not part
+            if part is not None:
+                return {"type": "http.request", "body": part, "more_body": not self._ended}
             return {"type": "http.disconnect"}
         await self._connection.until_gone()
         return {"type": "http.disconnect"}
 
-    async def _body(self) -> bytes | None:
+    async def _part(self) -> bytes | None:
+        if self._body is None:
+            self._body = self._connection.body()
         self._scope.deadline = NO_LIMIT  # a body has deadlines of its own
-        body = await self._connection.receive_body()
+        part = await self._body.part()
         if not self._begun:
             self._scope.deadline = trio.current_time() + ANSWER_S
             self._connection.allow(ANSWER_S)
-        return body
+        return part
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

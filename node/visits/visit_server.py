@@ -1,14 +1,16 @@
 """Visitors over HTTP: `/v1/visit` says what there is to do, `/v1/model` gives a model, `/v1/difference` takes what a
 visitor left.
 
-It is served by the page's own HTTP (node/page/http1.py), on a port of its own. A request is refused by its head, before
-a byte of its body is read. A browser names the origin of the web page that asks. None is answered that is not set, so
-that a page in the operator's browser cannot use an address that only this machine reaches.
+It is served by the page's own HTTP (node/page/http1.py), on a port of its own. A difference is refused by the request's
+head, before a byte of its body is read, or by the body's first 136 bytes. A transfer that is agreed to keeps its
+connection, and has a time for the whole. A browser names the origin of the web page that asks. None is answered that is
+not set, so that a page in the operator's browser cannot use an address that only this machine reaches.
 """
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,18 +18,20 @@ import trio
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node.config.visits_section import VisitsConfig
 from node.page.guard import HEADERS, MAX_QUERY, is_loopback_name
-from node.page.serving import SEND_BUFFER_BYTES, serve
+from node.page.serving import SEND_BUFFER_BYTES, Transfers, serve
 from node.page.status_server import bind
 from node.system.errors import RunError, UsageError
 from node.system.page_token import is_loopback, load_or_create, matches
+from node.visits.difference_head import HEAD_BYTES
 from node.visits.refusals import Refusal, RefusedVisitError
-from node.visits.visitors import Offload, Visitors
+from node.visits.visit_bounds import Place
+from node.visits.visitors import ModelAnswer, Offload, Visitors
 
 ANY: Final = "*"
 ALLOWED: Final = {
@@ -38,6 +42,10 @@ ALLOWED: Final = {
 """What a page of an allowed origin may send."""
 EXPOSED: Final = "p2ptrain-form, p2ptrain-round, p2ptrain-model"
 DIGEST_DIGITS: Final = 64
+TRANSFER_S: Final = 60.0
+"""Seconds that any model or difference may take on its way."""
+TRANSFER_BYTES_PER_S: Final = 1 << 16
+"""So many bytes have one second more: half a megabit a second, a bad mobile link."""
 
 
 class VisitGuard:
@@ -123,27 +131,25 @@ class VisitServer:
             raise UsageError(error.message, "choose another with visits.listen") from error
         with listener:
             task_status.started(f"http{'' if self._tls is None else 's'}://{config.listen}")
-            await serve(self.app(), listener, tls=self._tls, max_body=self._visitors.body_bytes)
+            transfers = Transfers(
+                max_body=self._visitors.body_bytes, most=config.most_a_round, of_network=config.most_of_network
+            )
+            await serve(self.app(), listener, tls=self._tls, transfers=transfers)
 
     async def _visit(self, _: Request) -> Response:
         return JSONResponse(self._visitors.describe())
 
     async def _model(self, request: Request) -> Response:
-        answer = await self._visitors.model_for(_have(request.scope), _host(request), self._offload)
-        headers = {
-            "p2ptrain-form": answer.form,
-            "p2ptrain-round": str(answer.version.round),
-            "p2ptrain-model": answer.version.digest.hex(),
-        }
-        if len(answer.payload) <= SEND_BUFFER_BYTES:
-            return Response(answer.payload, media_type="application/octet-stream", headers=headers)
-        return StreamingResponse(_parts(answer.payload), media_type="application/octet-stream", headers=headers)
+        return _model_response(
+            await self._visitors.model_for(_have(request.scope), _host(request), self._offload, _hold(request))
+        )
 
     async def _difference(self, request: Request) -> Response:
         visitors, host = self._visitors, _host(request)
         try:
-            visitors.expect(_length(request.headers), host)
-            await visitors.take(await request.body(), host, self._offload)
+            with visitors.expect(_length(request.headers), host) as place:
+                _hold(request)()
+                await visitors.take(await self._body(request, place), place, self._offload)
         except ClientDisconnect:
             visitors.refused(Refusal.TOO_SLOW)
             return _answer(Refusal.TOO_SLOW)
@@ -151,6 +157,60 @@ class VisitServer:
             visitors.refused(error.refusal)
             raise
         return JSONResponse({"accepted": True})
+
+    async def _body(self, request: Request, place: Place) -> bytes:
+        """Return a difference's body. Raises ClientDisconnect, and RefusedVisitError once its first bytes are enough to
+        refuse it."""
+        body, is_checked = bytearray(), False
+        with trio.move_on_after(transfer_s(self._visitors.body_bytes)):
+            async with aclosing(request.stream()) as parts:
+                async for part in parts:
+                    body += part
+                    if not is_checked and len(body) >= HEAD_BYTES:
+                        self._visitors.check_head(bytes(body[:HEAD_BYTES]), place)
+                        is_checked = True
+            return bytes(body)
+        raise RefusedVisitError(Refusal.TOO_SLOW)
+
+
+class _PartedResponse(Response):
+    """A model in parts, each of which has an answer's time of its own, and all of them together a transfer's."""
+
+    def __init__(self, payload: bytes, headers: Mapping[str, str]) -> None:
+        super().__init__(headers=headers, media_type="application/octet-stream")
+        del self.headers["content-length"]
+        self._payload = payload
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; what is not sent in time is left out, and the connection ends."""
+        with trio.move_on_after(transfer_s(len(self._payload))):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            for start in range(0, len(self._payload), SEND_BUFFER_BYTES):
+                part = self._payload[start : start + SEND_BUFFER_BYTES]
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body"})
+
+
+def transfer_s(size: int) -> float:
+    """Return the seconds that so many bytes may take."""
+    return TRANSFER_S + size / TRANSFER_BYTES_PER_S
+
+
+def _model_response(answer: ModelAnswer) -> Response:
+    headers = {
+        "p2ptrain-form": answer.form,
+        "p2ptrain-round": str(answer.version.round),
+        "p2ptrain-model": answer.version.digest.hex(),
+    }
+    if len(answer.payload) <= SEND_BUFFER_BYTES:
+        return Response(answer.payload, media_type="application/octet-stream", headers=headers)
+    return _PartedResponse(answer.payload, headers)
+
+
+def _hold(request: Request) -> Callable[[], None]:
+    """Return what keeps the request's connection until it is answered."""
+    hold: Callable[[], None] = request.scope.get("state", {}).get("hold", lambda: None)
+    return hold
 
 
 def told(status: int, reason: str, words: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -187,12 +247,6 @@ def _have(scope: Scope) -> bytes:
 
 def _host(request: Request) -> str:
     return "" if request.client is None else request.client.host
-
-
-async def _parts(payload: bytes) -> AsyncIterator[bytes]:
-    """Each part has an answer's time of its own."""
-    for start in range(0, len(payload), SEND_BUFFER_BYTES):
-        yield payload[start : start + SEND_BUFFER_BYTES]
 
 
 def _context(certificate: Path, key: Path | None) -> ssl.SSLContext:

@@ -16,7 +16,7 @@ import torch
 from node.config.visits_section import VisitsConfig
 from node.visits.difference_head import HEAD_BYTES, LeftDifference, parsed_difference
 from node.visits.refusals import Refusal, RefusedVisitError
-from node.visits.visit_bounds import VisitBounds
+from node.visits.visit_bounds import Place, VisitBounds
 from p2ptrain.compress import PayloadError
 from p2ptrain.visits.model_versions import ModelVersion, ModelVersions, difference_between, version_of
 from p2ptrain.visits.visitor_mean import DIFFERENCES, VisitorDifference, checked_difference, visitors_mean
@@ -27,6 +27,8 @@ ENCODING: Final = "int8"
 ACCEPTED: Final = "accepted"
 RESULTS: Final = (ACCEPTED, *(refusal.label for refusal in Refusal))
 """What may become of a difference."""
+VERIFIED_HERE: Final = 1 << 18
+"""Most bytes of a payload whose signature is checked on the event loop: a millisecond."""
 
 T = TypeVar("T")
 Offload = Callable[[Callable[[], T]], Awaitable[T]]
@@ -63,9 +65,20 @@ class ModelAnswer:
     payload: bytes
 
 
+@dataclass(eq=False, kw_only=True)
+class _Waiting:
+    """A difference whose signature holds, until a round counts it."""
+
+    key: bytes
+    network: str
+    started: ModelVersion
+    difference: VisitorDifference | None = None
+    """None while it is decoded."""
+
+
 class Visitors:
     """The visits of one node. Memory: the newest models and `most_a_round` differences, a byte a parameter each, and
-    one model, fp32; while a mean is taken, a few chunks of columns for each difference."""
+    one model, fp32; while a mean is taken, as many differences again, and a few chunks of columns for each."""
 
     def __init__(self, config: VisitsConfig, run: VisitedRun, advice: Callable[[], StepAdvice]) -> None:
         self._config = config
@@ -73,7 +86,7 @@ class Visitors:
         self._advice = advice
         self._versions = ModelVersions(run.numel)
         self._bounds = VisitBounds(most=config.most_a_round, most_of_network=config.most_of_network)
-        self._left: list[tuple[ModelVersion, VisitorDifference]] = []
+        self._left: list[_Waiting] = []
         self._base_d: torch.Tensor | None = None
         """The model from which the host takes this round's steps, fp32 (d,); None where it is not known."""
         self._own_norm: float | None = None
@@ -109,13 +122,17 @@ class Visitors:
             "difference_bytes": self.body_bytes,
         }
 
-    async def model_for(self, have: bytes, host: str, offload: Offload[bytes]) -> ModelAnswer:
-        """Return the newest model for a visitor that has the one with digest `have`. Raises RefusedVisitError."""
+    async def model_for(
+        self, have: bytes, host: str, offload: Offload[bytes], hold: Callable[[], None] = lambda: None
+    ) -> ModelAnswer:
+        """Return the newest model for a visitor that has the one with digest `have`. `hold` is called once it is known
+        that it is sent one. Raises RefusedVisitError."""
         newest = self._newest()
         if have == newest.digest:
             return ModelAnswer(form="same", version=newest, payload=b"")
         self._bounds.check_models(host)
         self._bounds.count_model(host)
+        hold()
         older = self._versions.find(have)
         if older is not None:
             difference = await self._difference(older, newest, offload)
@@ -123,29 +140,40 @@ class Visitors:
                 return ModelAnswer(form="difference", version=newest, payload=difference)
         return ModelAnswer(form="whole", version=newest, payload=newest.payload)
 
-    def expect(self, size: int, host: str) -> None:
-        """Raise RefusedVisitError where a difference of so many bytes from this host is refused before it is read."""
+    def expect(self, size: int, host: str) -> Place:
+        """Return the place of a difference of so many bytes from this host, for as long as it is read. Raises
+        RefusedVisitError where it is refused before."""
         self._newest()
         if size != self.body_bytes:
             raise RefusedVisitError(Refusal.WRONG_SIZE)
-        self._check_room()
-        self._bounds.check_host(host)
+        return self._bounds.reserve(host)
 
-    async def take(self, body: bytes, host: str, offload: Offload[VisitorDifference]) -> None:
+    def check_head(self, head: bytes, place: Place) -> None:
+        """Raise RefusedVisitError where a body that begins with these HEAD_BYTES is not read any further."""
+        self._checked_start(parsed_difference(head, 0))
+        self._bounds.count_body(place)
+
+    async def take(self, body: bytes, place: Place, offload: Offload[Any]) -> None:
         """Take a difference. Raises RefusedVisitError where it is refused."""
-        self._newest()
         left = parsed_difference(body, DIFFERENCES.size(self._run.numel))
-        started = self._checked_start(left)
-        self._check_room()
-        self._bounds.check(left.key, left.model, host)
-        left.check_signature(self._run.run_id)
-        self._bounds.count(left.key, left.model, host)
+        self._checked_start(left)
+        if len(left.payload) <= VERIFIED_HERE:
+            left.check_signature(self._run.run_id)
+        else:
+            await offload(lambda: left.check_signature(self._run.run_id))
+        started = self._checked_start(left)  # a round may have ended, or the same have come twice
+        self._bounds.count(left.key, left.model, place)
+        waiting = _Waiting(key=left.key, network=place.network, started=started)
+        self._left.append(waiting)
         try:
-            difference = await offload(lambda: checked_difference(left.payload, self._run.numel))
+            waiting.difference = await offload(lambda: checked_difference(left.payload, self._run.numel))
         except PayloadError as error:
             kind = Refusal.NOT_FINITE if error.reason == "nonfinite" else Refusal.MALFORMED
             raise RefusedVisitError(kind) from error
-        self._left.append((started, difference))
+        finally:
+            if waiting.difference is None and waiting in self._left:
+                self._left.remove(waiting)
+        self._newest()
         self.counts[ACCEPTED] += 1
 
     def refused(self, refusal: Refusal) -> None:
@@ -154,10 +182,11 @@ class Visitors:
 
     def begin_closing(self) -> "ClosingVisits":
         """Hand over what has come: it counts in the round that is being closed, where it is enough."""
-        left = [each for each in self._left if self._versions.is_kept(each[0].digest)]
+        left = [each for each in self._left if self._versions.is_kept(each.started.digest)]
+        ready = [(each.started, each.difference) for each in left if each.difference is not None]
         counts = self._own_norm is not None or self._base_d is not None
-        counted = left if counts and len(left) >= self._config.buffer else []
-        self._left = [] if counted else left
+        counted = ready if counts and len(ready) >= self._config.buffer else []
+        self._left = [each for each in left if each.difference is None] if counted else left
         return ClosingVisits(
             differences=[difference for _, difference in counted],
             staleness=[self._versions.staleness(started) for started, _ in counted],
@@ -168,10 +197,11 @@ class Visitors:
         )
 
     def finish_closing(self, closed: "ClosedVisits") -> None:
-        """Begin the next round: publish its model, and give everybody a place again."""
+        """Begin the next round: publish its model, and give a place again to everybody but those whose difference
+        waits."""
         self._base_d, self._own_norm = closed.base_d, closed.own_norm
         self._versions.publish(closed.version)
-        self._bounds.begin_round(self._versions.is_kept)
+        self._bounds.begin_round(self._versions.is_kept, ((each.key, each.network) for each in self._left))
 
     def follow(self, adoptions: int) -> None:
         """Note how many times another model has taken the place of the host's. Where it is once more, the host's own
@@ -197,14 +227,14 @@ class Visitors:
         self._versions.keep_difference(older, newest, found)
         return found
 
-    def _check_room(self) -> None:
-        if len(self._left) >= self._config.most_a_round:  # those of rounds that counted none wait
-            raise RefusedVisitError(Refusal.FULL)
-
     def _checked_start(self, left: LeftDifference) -> ModelVersion:
+        """Return the model that a difference started from, as its head says. Raises RefusedVisitError where the head is
+        enough to refuse it."""
+        self._newest()
         started = self._versions.find(left.model)
-        if started is None or started.round != left.round:
+        if started is None or not self._versions.had_round(started, left.round):
             raise RefusedVisitError(Refusal.UNKNOWN_MODEL)
+        self._bounds.check(left.key, left.model)
         return started
 
     def _newest(self) -> ModelVersion:

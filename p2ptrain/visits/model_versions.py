@@ -87,12 +87,18 @@ def apply_difference(older: bytes, difference: bytes, numel: int) -> bytes:
 
 
 class ModelVersions:
-    """The newest versions, by digest. Memory: VERSIONS_KEPT payloads, and as many differences to the newest."""
+    """The newest versions, by digest. Memory: VERSIONS_KEPT payloads, and as many differences to the newest.
+
+    A model that did not move in a round is published again, and then is of the newer round. Visitors that took it in an
+    earlier one go on to say that one: `had_round` accepts all from its first to its newest.
+    """
 
     def __init__(self, numel: int) -> None:
         self._numel = numel
         self._versions: OrderedDict[bytes, ModelVersion] = OrderedDict()
         self._differences: dict[bytes, bytes] = {}
+        self._first: dict[bytes, int] = {}
+        """The first round of each version that is kept."""
 
     @property
     def newest(self) -> ModelVersion | None:
@@ -101,11 +107,13 @@ class ModelVersions:
 
     def publish(self, version: ModelVersion) -> None:
         """Make `version` the newest, and drop the oldest beyond VERSIONS_KEPT."""
-        self._versions.pop(version.digest, None)  # the model has not moved: it is of the newer round now
+        self._versions.pop(version.digest, None)
+        self._first.setdefault(version.digest, version.round)
         self._versions[version.digest] = version
         self._differences.clear()
         while len(self._versions) > VERSIONS_KEPT:
-            self._versions.popitem(last=False)
+            digest, _ = self._versions.popitem(last=False)
+            del self._first[digest]
 
     def find(self, digest: bytes) -> ModelVersion | None:
         """Return a version that is kept; None where it is not."""
@@ -114,6 +122,10 @@ class ModelVersions:
     def is_kept(self, digest: bytes) -> bool:
         """Return whether a visitor may have started from this model."""
         return digest in self._versions
+
+    def had_round(self, version: ModelVersion, round: int) -> bool:
+        """Return whether a version that is kept may have been given with this round."""
+        return self._first[version.digest] <= round <= version.round
 
     def staleness(self, version: ModelVersion) -> int:
         """Return how many versions are newer."""

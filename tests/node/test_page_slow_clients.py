@@ -22,7 +22,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from node.page import http1
 from node.page.http1 import ANSWER_S, CHUNK_BYTES, HEAD_S, LINGER_S, MAX_HEAD_BYTES, STALL_S, Http1Connection
-from node.page.serving import MAX_CONNECTIONS, MAX_STRANGERS, MAX_STRANGERS_OF_ADDRESS, Connections, network_of
+from node.page.serving import (
+    MAX_CONNECTIONS,
+    MAX_STRANGERS,
+    MAX_STRANGERS_OF_ADDRESS,
+    Connections,
+    Transfers,
+    network_of,
+)
 
 TOKEN = "a-token-of-the-test"
 CROWD = 64
@@ -502,6 +509,22 @@ class Client:
 )
 def test_an_address_is_what_one_machine_has(host: str, network: str) -> None:
     assert network_of(host) == network
+
+
+def test_transfers_are_bounded_in_all_and_by_network_and_give_no_way() -> None:
+    places = Connections(Transfers(most=3, of_network=2))
+    addresses = ("192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.1", "203.0.113.1")
+    clients = [Client() for _ in addresses]
+    for one, address in zip(clients, addresses, strict=True):
+        places.enter(one, address)  # type: ignore[arg-type]
+        places.hold(one, address)  # type: ignore[arg-type]
+    cut = [places.enter(Client(), "10.0.0.1") for _ in range(MAX_STRANGERS)]  # type: ignore[arg-type]
+    cut += [places.enter(Client(), f"10.0.{number}.1") for number in range(MAX_STRANGERS)]  # type: ignore[arg-type]
+    assert [one for one in clients if one in cut] == [clients[2], clients[4]]
+    replaced = places.release(clients[0], addresses[0])  # type: ignore[arg-type]
+    assert replaced is not None, "it is a stranger again"
+    places.hold(clients[0], addresses[0])  # type: ignore[arg-type]
+    assert places.release(clients[4], addresses[4]) is None  # type: ignore[arg-type]
 
 
 @given(

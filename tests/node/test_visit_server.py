@@ -5,7 +5,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -17,13 +17,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from visit_harness import VisitedHost, here, noise, settings
 
 from node.config.schema import from_raw
 from node.page.http1 import CHUNK_BYTES, STALL_S, Http1Connection
+from node.page.serving import MAX_STRANGERS
 from node.roles.assembly import check_runnable
 from node.system.errors import UsageError
+from node.visits import visit_server
+from node.visits.difference_head import HEAD_BYTES
 from node.visits.visit_server import VisitServer
 from p2ptrain.visits.model_versions import apply_difference
 
@@ -76,12 +79,13 @@ async def test_a_digest_that_is_none_gets_the_whole_model(have: str, host: Visit
         assert answer.headers["p2ptrain-form"] == "whole"
 
 
-async def test_refusals_are_json_with_a_status_and_are_counted(host: VisitedHost) -> None:
+async def test_refusals_are_json_with_a_status_and_are_counted() -> None:
+    host = host_with(listen=f"127.0.0.1:{free_port()}")
     body = host.left_by("one").to_bytes()
     async with VisitedHost().client() as client:
         for path in ("/v1/visit", "/v1/model"):
             assert told(await client.get(path)) == (503, "no_model")
-    async with host.client() as client:
+    async with served(host) as url, httpx.AsyncClient(base_url=url, trust_env=False) as client:
         assert told(await client.post("/v1/difference", content=body[:-1])) == (413, "wrong_size")
         assert told(await client.post("/v1/difference", content=bytes(len(body)))) == (409, "unknown_model")
         await client.post("/v1/difference", content=body)
@@ -290,6 +294,71 @@ async def test_over_a_real_socket(https: bool, tmp_path: Path) -> None:
         again = await client.post(f"{url}/v1/difference", content=left.to_bytes()[:-1])
         assert told(again) == (413, "wrong_size")
     assert host.close_round() is not None
+
+
+def post_of(body: bytes) -> bytes:
+    return b"POST /v1/difference HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+
+async def test_newer_connections_cut_no_transfer_that_was_agreed_to() -> None:
+    port = free_port()
+    host = host_with(listen=f"127.0.0.1:{port}", most_of_network=1)
+    first, second = (host.left_by(name).to_bytes() for name in ("one", "two"))
+    async with served(host), AsyncExitStack() as open_until_the_end:
+
+        async def connected() -> trio.SocketStream:
+            return await open_until_the_end.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))
+
+        upload = await connected()
+        await upload.send_all(post_of(first) + first[:100])
+        await trio.sleep(0.1)
+        for _ in range(2 * MAX_STRANGERS):
+            await connected()
+        await trio.sleep(0.1)
+        await upload.send_all(first[100:])
+        with trio.fail_after(5):
+            assert (await upload.receive_some()).startswith(b"HTTP/1.1 200")
+        await upload.send_all(post_of(second) + second)
+        with trio.fail_after(5):
+            assert b"network_full" in await upload.receive_some(), "a stranger again"
+
+
+async def test_a_body_is_refused_by_its_first_bytes() -> None:
+    port = free_port()
+    host = host_with(listen=f"127.0.0.1:{port}")
+    body = host.left_by("one", model=bytes(32)).to_bytes()
+    async with served(host), await trio.open_tcp_stream("127.0.0.1", port) as upload:
+        await upload.send_all(post_of(body) + body[:HEAD_BYTES])
+        with trio.fail_after(5):
+            assert b"unknown_model" in await upload.receive_some()
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+async def test_a_transfer_ends_in_time(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visit_server, "TRANSFER_S", 0.5)
+    monkeypatch.setattr(visit_server, "SEND_BUFFER_BYTES", 100)
+    host = host_with()
+    body = host.left_by("one").to_bytes()
+    messages = iter(range(0, len(body), 10))
+
+    async def receive() -> Message:
+        await trio.sleep(0.1)
+        at = next(messages)
+        return {"type": "http.request", "body": body[at : at + 10], "more_body": True}
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        await trio.sleep(0.1)
+        sent.append(message)
+
+    method, path = ("POST", "/v1/difference") if way == "up" else ("GET", "/v1/model")
+    headers = [(b"host", b"localhost"), (b"content-length", b"%d" % (len(body) if way == "up" else 0))]
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+    with trio.fail_after(5):
+        await host.server.app()({**scope, "client": ("127.0.0.1", 1)}, receive, send)
+    assert sent[0]["status"] == (408 if way == "up" else 200)
+    assert way == "up" or sent[-1]["more_body"], "it does not seem whole"
 
 
 async def test_plain_words_to_an_https_port_end_the_connection(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from node.system.errors import UsageError
 from node.training.pace import Pace
 from node.training.run_state import RunState
 from node.training.visiting import visitors_for
+from node.visits import visitors
 from node.visits.difference_head import HEAD_BYTES, LeftDifference, parsed_difference
 from node.visits.refusals import Refusal, RefusedVisitError
-from node.visits.visit_bounds import MODELS_EACH, VisitBounds, visitor_network
+from node.visits.visit_bounds import BODIES_EACH, MODELS_EACH, VisitBounds, visitor_network
 from node.visits.visitors import RESULTS
 from p2ptrain.visits.model_versions import VERSIONS_KEPT, apply_difference
 from p2ptrain.visits.visitor_mean import DIFFERENCES
@@ -233,6 +234,19 @@ async def test_a_model_that_is_not_one_of_the_hosts(change: dict[str, object], h
     assert await refusal_of(host, host.left_by("liar", **change)) is Refusal.UNKNOWN_MODEL
 
 
+async def test_a_model_that_did_not_move_counts_with_each_round_that_it_had(host: VisitedHost) -> None:
+    earlier, before = host.left_by("one"), host.newest()
+    for _ in range(2):
+        closing = host.visitors.begin_closing()
+        closed = closing.close(host.model_d, torch.zeros(NUMEL), round=host.round)
+        host.visitors.finish_closing(closed)
+        host.round += 1
+    assert (host.newest().digest, host.newest().round) == (before.digest, before.round + 2)
+    await host.take(earlier)
+    for wrong in (before.round - 1, host.newest().round + 1):
+        assert await refusal_of(host, host.left_by("liar", round=wrong)) is Refusal.UNKNOWN_MODEL
+
+
 async def test_a_model_that_is_too_old(host: VisitedHost) -> None:
     left = host.left_by("late")
     for _ in range(VERSIONS_KEPT):
@@ -281,10 +295,97 @@ def test_models_are_bounded_as_well() -> None:
 def test_keys_are_forgotten_with_the_model_that_they_started_from() -> None:
     bounds = VisitBounds(most=1000, most_of_network=1000)
     for number in range(500):
-        bounds.count(bytes([number % 256, number // 256]), b"old", "192.0.2.1")
+        bounds.count(bytes([number % 256, number // 256]), b"old", bounds.reserve("192.0.2.1"))
     bounds.begin_round(lambda model: model != b"old")
     assert not bounds._left
     assert not bounds._keys
+
+
+async def test_forged_bodies_are_bounded_by_network_and_in_all() -> None:
+    host = VisitedHost(most_a_round=3, most_of_network=2)
+    host.close_round()
+    host.close_round()
+    for caller, most in (("192.0.2.1", 2 * BODIES_EACH), ("198.51.100.1", BODIES_EACH)):
+        for number in range(most):
+            forged = host.left_by(f"{number}", signature=bytes(64))
+            assert await refusal_of(host, forged, caller) is Refusal.FORGED
+    assert await refusal_of(host, host.left_by("one"), "203.0.113.1") is Refusal.FULL
+    host.close_round()
+    for number in range(2 * BODIES_EACH):
+        forged = host.left_by(f"{number}", signature=bytes(64))
+        assert await refusal_of(host, forged, "192.0.2.1") is Refusal.FORGED
+    assert await refusal_of(host, host.left_by("one"), "192.0.2.2") is Refusal.NETWORK_FULL
+    await host.take(host.left_by("one"), "203.0.113.1")
+
+
+async def test_a_difference_on_its_way_has_a_place() -> None:
+    host = VisitedHost(most_a_round=3, most_of_network=2)
+    host.close_round()
+    size = host.visitors.body_bytes
+    with host.visitors.expect(size, "192.0.2.1"), host.visitors.expect(size, "192.0.2.2"):
+        with pytest.raises(RefusedVisitError, match="this network"):
+            host.visitors.expect(size, "192.0.2.3")
+        host.close_round()
+        with pytest.raises(RefusedVisitError, match="this network"):
+            host.visitors.expect(size, "192.0.2.3")
+        with host.visitors.expect(size, "198.51.100.1"), pytest.raises(RefusedVisitError, match="enough visitors came"):
+            host.visitors.expect(size, "203.0.113.1")
+    await host.take(host.left_by("one"), "192.0.2.3")
+
+
+async def test_what_comes_while_a_round_closes_is_one_of_the_next_as_well() -> None:
+    host = VisitedHost(buffer=1, most_of_network=2)
+    host.close_round()
+    host.close_round()
+    closing = host.visitors.begin_closing()
+    await host.take(host.left_by("one"))
+    await host.take(host.left_by("two"))
+    host.visitors.finish_closing(closing.close(host.model_d + noise(1), torch.zeros(NUMEL), round=host.round))
+    assert await refusal_of(host, host.left_by("three")) is Refusal.NETWORK_FULL
+    assert await refusal_of(host, host.left_by("one"), "192.0.2.1") is Refusal.SECOND
+    assert len(host.visitors.begin_closing().differences) == 2
+
+
+async def test_a_difference_that_is_decoded_while_a_round_closes_is_one_of_the_next(host: VisitedHost) -> None:
+    left = host.left_by("one")
+
+    async def closes_a_round(function):  # type: ignore[no-untyped-def]
+        host.close_round()
+        return function()
+
+    with host.visitors.expect(host.visitors.body_bytes, "127.0.0.1") as place:
+        await host.visitors.take(left.to_bytes(), place, closes_a_round)
+    assert await refusal_of(host, host.left_by("one")) is Refusal.SECOND
+    assert host.close_round() is not None
+
+
+async def test_one_network_does_not_fill_a_buffer_that_waits() -> None:
+    host = VisitedHost(buffer=6, most_of_network=2)
+    host.close_round()
+    host.close_round()
+    for number in range(2):
+        await host.take(host.left_by(f"{number}"))
+    host.close_round()
+    assert await refusal_of(host, host.left_by("third")) is Refusal.NETWORK_FULL
+
+
+async def test_a_round_that_closes_while_a_signature_is_checked(
+    host: VisitedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitors, "VERIFIED_HERE", 0)
+    left, seen = host.left_by("one"), []
+
+    async def twice(function):  # type: ignore[no-untyped-def]
+        seen.append(function)
+        if len(seen) == 1:
+            await host.take(left, "192.0.2.1")
+        return function()
+
+    place = host.visitors.expect(host.visitors.body_bytes, "127.0.0.1")
+    with place, pytest.raises(RefusedVisitError) as refused:
+        await host.visitors.take(left.to_bytes(), place, twice)
+    assert refused.value.refusal is Refusal.SECOND
+    assert host.visitors.counts["accepted"] == 1
 
 
 def test_a_network_is_what_one_customer_has() -> None:

@@ -11,7 +11,7 @@ import trio
 from gossip.core.digests import digest_of
 from gossip.core.identity import Identity
 from node.config.visits_section import VisitsConfig
-from node.visits.difference_head import LeftDifference
+from node.visits.difference_head import HEAD_BYTES, LeftDifference
 from node.visits.visit_server import VisitServer
 from node.visits.visitors import StepAdvice, VisitedRun, Visitors
 from p2ptrain.visits.model_versions import ModelVersion
@@ -80,7 +80,10 @@ class VisitedHost:
         return replace(signed_by(name, left), **changes)
 
     async def take(self, left: LeftDifference | bytes, host: str = "127.0.0.1") -> None:
-        await self.visitors.take(left if isinstance(left, bytes) else left.to_bytes(), host, here)
+        body = left if isinstance(left, bytes) else left.to_bytes()
+        with self.visitors.expect(len(body), host) as place:
+            self.visitors.check_head(body[:HEAD_BYTES], place)
+            await self.visitors.take(body, place, here)
 
     def client(self, host: str = "127.0.0.1", **options: Any) -> httpx.AsyncClient:
         """Return a client of the application, which calls from this address."""

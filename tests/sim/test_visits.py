@@ -35,7 +35,9 @@ async def leave(member: Member, name: str, towards_d: torch.Tensor, scale: float
         key=identity.public_key, round=version.round, model=version.digest, signature=b"", payload=payload
     )
     run_id = bytes.fromhex(visitors.describe()["run"])
-    await visitors.take(replace(left, signature=identity.sign(left.signed(run_id))).to_bytes(), "127.0.0.1", offload)
+    body = replace(left, signature=identity.sign(left.signed(run_id))).to_bytes()
+    with visitors.expect(len(body), "127.0.0.1") as place:
+        await visitors.take(body, place, offload)
 
 
 async def until_round(member: Member, number: int) -> None:
