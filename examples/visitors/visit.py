@@ -3,18 +3,16 @@
     python visit.py http://127.0.0.1:8443 my_digits.csv --state visitor
 
 The data file has a digit a line: 64 pixels from 0 to 16 and the label, with commas between. `--state` is a folder for
-the visitor's key and the model that it has, of which the node then sends the changes alone. It needs numpy and PyNaCl,
-and no p2ptrain. The interface is described in docs/visits.md.
+the visitor's key and its model. It needs numpy and PyNaCl, and no p2ptrain. docs/visits.md describes the interface.
 """
 
 import argparse
 import hashlib
 import json
-import os
-import urllib.error
 import urllib.request
 import zlib
 from dataclasses import dataclass
+from http.client import HTTPException
 from math import erf, pi, sqrt
 from pathlib import Path
 from typing import Any
@@ -24,9 +22,11 @@ import numpy.typing as npt
 from nacl.signing import SigningKey
 
 Floats = npt.NDArray[np.float32]
-BETAS, EPSILON = (0.9, 0.95), 3e-2
-"""Of Adam, as the node's task has them."""
+BETAS, EPSILON = (0.9, 0.95), 3e-2  # of Adam, as the node's task has them
 NAMES = ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias", "4.weight", "4.bias", "6.weight", "6.bias")
+LAYOUT = dict(zip(NAMES, ([64, 64], [64], [64], [64], [64, 64], [64], [64], [64], [10, 64], [10]), strict=True))
+NUMEL, BLOCK, PAYLOAD_BYTES, MOST_TEXT = 9226, 1024, 4 * 10 + 9226, 1 << 20
+WRONG = (ArithmeticError, HTTPException, LookupError, OSError, RecursionError, TypeError, ValueError, zlib.error)
 _erf = np.vectorize(erf, otypes=[np.float32])
 
 
@@ -43,9 +43,6 @@ class Model:
         return hashlib.sha256(self.payload).digest()
 
 
-# -- the encoding: scales of blocks, fp32, then a signed byte a value
-
-
 def decode(payload: bytes, numel: int, block: int) -> Floats:
     """Return the values (numel,) of a payload."""
     blocks = -(-numel // block)
@@ -54,7 +51,7 @@ def decode(payload: bytes, numel: int, block: int) -> Floats:
 
 
 def encode(x: Floats, block: int) -> bytes:
-    """Return the payload of values (numel,)."""
+    """Return the payload of values (numel,): scales of blocks, fp32, then a signed byte a value."""
     scales = np.array([np.abs(x[at : at + block]).max() / 127 for at in range(0, len(x), block)], "<f4")
     steps = np.repeat(np.where(scales > 0, scales, 1), block)[: len(x)]
     return scales.tobytes() + np.rint(x / steps).astype(np.int8).tobytes()
@@ -62,16 +59,13 @@ def encode(x: Floats, block: int) -> bytes:
 
 def changed(older: bytes, difference: bytes, blocks: int) -> bytes:
     """Return the bytes of a newer model, from those of an older one and the difference."""
-    raw = zlib.decompress(difference)
+    raw = zlib.decompressobj().decompress(difference, len(older))
     before, change = (np.frombuffer(each[4 * blocks :], np.uint8) for each in (older, raw))
     return raw[: 4 * blocks] + (before + change).tobytes()
 
 
-# -- the model: linear, norm, GELU, twice, and a linear layer
-
-
 def gradient(w: dict[str, Floats], images: Floats, labels: npt.NDArray[np.int64]) -> tuple[float, dict[str, Floats]]:
-    """Return the mean cross entropy of a batch, and its gradient by name."""
+    """Return a batch's mean cross entropy, and its gradient by name: linear, norm, GELU, twice, and linear."""
     x, kept, grads = images, [], {}
     for linear, norm in (("0", "1"), ("3", "4")):
         h = x @ w[f"{linear}.weight"].T + w[f"{linear}.bias"]
@@ -94,8 +88,8 @@ def gradient(w: dict[str, Floats], images: Floats, labels: npt.NDArray[np.int64]
         back = back * slope
         grads[f"{norm}.weight"], grads[f"{norm}.bias"] = (back * unit).sum(axis=0), back.sum(axis=0)
         back = back * w[f"{norm}.weight"]
-        back = back - back.mean(axis=1, keepdims=True) - unit * (back * unit).mean(axis=1, keepdims=True)
-        back = back / spread
+        mean, along = (each.mean(axis=1, keepdims=True) for each in (back, back * unit))
+        back = (back - mean - unit * along) / spread
         grads[f"{linear}.weight"], grads[f"{linear}.bias"] = back.T @ x, back.sum(axis=0)
         back = back @ w[f"{linear}.weight"]
     return loss, grads
@@ -105,15 +99,14 @@ def train(start: Floats, visit: dict[str, Any], data: Floats, rng: np.random.Gen
     """Return the model after the steps that the node asks for, by Adam, and the mean loss of these steps."""
     x, mean, square, losses = start.copy(), np.zeros_like(start), np.zeros_like(start), []
     w, at = {}, 0
-    for part in visit["parameters"]:  # views of x
-        size = int(np.prod(part["shape"]))
-        w[part["name"]] = x[at : at + size].reshape(part["shape"])
-        at += size
+    for name, shape in LAYOUT.items():  # views of x
+        w[name] = x[at : at + int(np.prod(shape))].reshape(shape)
+        at += w[name].size
     for step in range(1, visit["steps"] + 1):
         chosen = data[rng.integers(0, len(data), visit["batch_size"])]
         loss, grads = gradient(w, chosen[:, :64] / 16, chosen[:, 64].astype(np.int64))
         losses.append(loss)
-        g = np.concatenate([grads[part["name"]].ravel() for part in visit["parameters"]])
+        g = np.concatenate([grads[name].ravel() for name in NAMES])
         g *= min(1.0, visit["clip_norm"] / (float(np.linalg.norm(g)) + 1e-12)) if visit["clip_norm"] else 1.0
         mean += (1 - BETAS[0]) * (g - mean)
         square += (1 - BETAS[1]) * (g**2 - square)
@@ -122,49 +115,56 @@ def train(start: Floats, visit: dict[str, Any], data: Floats, rng: np.random.Gen
     return x, sum(losses) / len(losses)
 
 
-# -- the visit
-
-
 class Host:
-    """The node that is visited."""
+    """The node that is visited. It may answer anything: what makes no sense raises one of WRONG."""
 
     def __init__(self, url: str, token: str = "") -> None:
         self._url, self._token = url.rstrip("/"), token
-        self.bytes = 0
-        """Of bodies, in both directions."""
+        self.bytes = 0  # of bodies, in both directions
 
-    def ask(self, path: str, body: bytes | None = None) -> tuple[bytes, Any]:
-        """Return an answer's body and headers. Exits with the node's words where it refuses."""
+    def ask(self, path: str, body: bytes | None = None, most: int = MOST_TEXT) -> tuple[bytes, Any]:
+        """Return an answer's body, of so many bytes at most, and headers. Exits with the node's words if it refuses."""
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         request = urllib.request.Request(f"{self._url}{path}", body, headers)
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
-                text = answer.read()
-                self.bytes += len(text) + len(body or b"")
-                return text, answer.headers
-        except urllib.error.HTTPError as error:
-            raise SystemExit(f"refused: {json.loads(error.read())['error']}") from None
-        except OSError as error:
-            raise SystemExit(f"no answer from {self._url}: {error}") from None
+                text = answer.read(most + 1)
+        except urllib.request.HTTPError as error:
+            said = str(json.loads(error.read(MOST_TEXT))["error"])[:200]
+            raise SystemExit(f"refused: {''.join(filter(str.isprintable, said))}") from None
+        if len(text) > most:
+            raise ValueError(f"more than {most} bytes")
+        self.bytes += len(text) + len(body or b"")
+        return text, answer.headers
 
-    def model(self, have: Model | None, blocks: int) -> Model:
+    def visit(self) -> dict[str, Any]:
+        """Return what there is to do, within what this program would do."""
+        visit: dict[str, Any] = json.loads(self.ask("/v1/visit")[0])
+        layout = {part["name"]: part["shape"] for part in visit["parameters"]}
+        if visit["version"] != 1 or list(layout.items()) != list(LAYOUT.items()) or visit["block"] != BLOCK:
+            raise SystemExit("this program trains the digits' model; the node has another one")
+        for name, most in (("steps", 10_000), ("batch_size", 1024), ("learning_rate", 100), ("clip_norm", 1e9)):
+            if not 0 <= visit[name] <= most:
+                raise ValueError(f"{name} is not from 0 to {most}")
+        return {**visit, "run": bytes.fromhex(visit["run"])}
+
+    def model(self, have: Model | None) -> Model:
         """Return the newest model."""
-        text, head = self.ask("/v1/model" if have is None else f"/v1/model?have={have.digest.hex()}")
-        payload = text if have is None or head["p2ptrain-form"] == "whole" else have.payload
-        if have is not None and head["p2ptrain-form"] == "difference":
-            payload = changed(have.payload, text, blocks)
-        model = Model(payload, int(head["p2ptrain-round"]))
-        if model.digest.hex() != head["p2ptrain-model"]:
-            raise SystemExit("the model that arrived is another one than the node says")
+        path = "/v1/model" if have is None else f"/v1/model?have={have.digest.hex()}"
+        text, head = self.ask(path, most=PAYLOAD_BYTES)
+        if have is not None and (form := head["p2ptrain-form"]) != "whole":
+            text = have.payload if form == "same" else changed(have.payload, text, -(-NUMEL // BLOCK))
+        model = Model(text, int(head["p2ptrain-round"]))
+        if len(text) != PAYLOAD_BYTES or model.digest.hex() != head["p2ptrain-model"]:
+            raise ValueError("the model that arrived is another one than the node says")
         return model
 
 
 def key_of(file: Path) -> SigningKey:
     """Return the visitor's key, made if there is none."""
     if not file.exists():
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as new:
-            new.write(bytes(SigningKey.generate()))
+        file.touch(0o600, exist_ok=False)
+        file.write_bytes(bytes(SigningKey.generate()))
     return SigningKey(file.read_bytes())
 
 
@@ -177,21 +177,21 @@ def main() -> None:
     words.add_argument("--token-file", type=Path)
     given = words.parse_args()
     given.state.mkdir(mode=0o700, exist_ok=True)
-    key, file = key_of(given.state / "key"), given.state / "model"
     host = Host(given.url, given.token_file.read_text().strip() if given.token_file else "")
-    visit = json.loads(host.ask("/v1/visit")[0])
-    if visit["version"] != 1 or tuple(part["name"] for part in visit["parameters"]) != NAMES:
-        raise SystemExit(f"this program trains the digits' model; the node has another one ({visit['task']})")
-    block, numel = visit["block"], visit["numel"]
-    model = host.model(Model(file.read_bytes(), 0) if file.exists() else None, -(-numel // block))
-    file.write_bytes(model.payload)
-    start = decode(model.payload, numel, block)
     data = np.loadtxt(given.data, delimiter=",", dtype=np.float32, ndmin=2)
-    trained, loss = train(start, visit, data, np.random.default_rng())
-    payload = encode(trained - start, block)
-    head = bytes(key.verify_key) + model.round.to_bytes(8, "little") + model.digest
-    signed = b"p2ptrain-visit-1\0" + bytes.fromhex(visit["run"]) + head + hashlib.sha256(payload).digest()
-    host.ask("/v1/difference", head + key.sign(signed).signature + payload)
+    key, file = key_of(given.state / "key"), given.state / "model"
+    kept = file.read_bytes() if file.exists() else b""
+    try:
+        visit, model = host.visit(), host.model(Model(kept, 0) if len(kept) == PAYLOAD_BYTES else None)
+        file.write_bytes(model.payload)
+        start = decode(model.payload, NUMEL, BLOCK)
+        trained, loss = train(start, visit, data, np.random.default_rng())
+        payload = encode(trained - start, BLOCK)
+        head = bytes(key.verify_key) + model.round.to_bytes(8, "little") + model.digest
+        signed = b"p2ptrain-visit-1\0" + visit["run"] + head + hashlib.sha256(payload).digest()
+        host.ask("/v1/difference", head + key.sign(signed).signature + payload)
+    except WRONG as error:
+        raise SystemExit(f"no answer of a p2ptrain node from {given.url}: {error}") from None
     print(json.dumps({"round": model.round, "loss": round(loss, 4), "bytes": host.bytes}))
 
 

@@ -1,0 +1,148 @@
+"""The visitor's program against a host that answers anything: one line says so, within bounds of memory and time."""
+
+import hashlib
+import importlib.util
+import json
+import sys
+import threading
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FILE = Path(__file__).parents[2] / "examples" / "visitors" / "visit.py"
+
+
+def loaded() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("visitor_program", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["visitor_program"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+PROGRAM = loaded()
+WHOLE = bytes(PROGRAM.PAYLOAD_BYTES)
+VISIT = {
+    "version": 1,
+    "run": "00" * 16,
+    "block": 1024,
+    "numel": 9226,
+    "parameters": [{"name": name, "shape": shape} for name, shape in PROGRAM.LAYOUT.items()],
+    "steps": 2,
+    "batch_size": 4,
+    "learning_rate": 1e-3,
+    "clip_norm": 1.0,
+}
+
+
+@contextmanager
+def answering(visit: bytes, model: bytes, form: str, status: int = 200) -> Iterator[str]:
+    """Serve a host that answers so."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def answer(self, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("p2ptrain-form", form)
+            self.send_header("p2ptrain-round", "1")
+            self.send_header("p2ptrain-model", hashlib.sha256(WHOLE).hexdigest())
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            self.answer(visit if self.path == "/v1/visit" else model)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.answer(b"{}")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def visited(monkeypatch: pytest.MonkeyPatch, folder: Path, url: str) -> None:
+    (folder / "digits.csv").write_text(",".join(["1"] * 65) + "\n")
+    monkeypatch.setattr(sys, "argv", ["visit.py", url, str(folder / "digits.csv"), "--state", str(folder / "visitor")])
+    PROGRAM.main()
+
+
+def changed_visit(**changes: Any) -> bytes:
+    return json.dumps({**VISIT, **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ("visit", "model", "form", "words"),
+    [
+        (b"<html>", WHOLE, "whole", "no answer of a p2ptrain node"),
+        (b"[" * 100_000, WHOLE, "whole", "no answer of a p2ptrain node"),
+        (b"[]", WHOLE, "whole", "no answer of a p2ptrain node"),
+        (b" " * (2 << 20), WHOLE, "whole", "more than 1048576 bytes"),
+        (changed_visit(block=1), WHOLE, "whole", "has another one"),
+        (changed_visit(parameters=[{"name": "0.weight", "shape": [1 << 40]}]), WHOLE, "whole", "has another one"),
+        (changed_visit(steps=10**9), WHOLE, "whole", "steps is not"),
+        (changed_visit(steps="1"), WHOLE, "whole", "no answer of a p2ptrain node"),
+        (changed_visit(batch_size=10**9), WHOLE, "whole", "batch_size is not"),
+        (changed_visit(), WHOLE + b"0", "whole", "more than"),
+        (changed_visit(), WHOLE[:-1], "whole", "is another one"),
+        (changed_visit(), zlib.compress(bytes(8 << 20)), "difference", "is another one"),
+        (changed_visit(), b"junk", "difference", "no answer of a p2ptrain node"),
+    ],
+)
+def test_what_makes_no_sense_ends_with_one_line(
+    visit: bytes, model: bytes, form: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if form == "difference":
+        (tmp_path / "visitor").mkdir()
+        (tmp_path / "visitor" / "model").write_bytes(b"\1" * len(WHOLE))
+    with answering(visit, model, form) as url, pytest.raises(SystemExit, match=words):
+        visited(monkeypatch, tmp_path, url)
+
+
+def test_a_refusal_that_is_no_json_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(b"<html>", WHOLE, "whole", 502) as url, pytest.raises(SystemExit, match="no answer of a p2ptrain"):
+        visited(monkeypatch, tmp_path, url)
+    refusal = b'{"error": "\\u001b[2Jgo away"}'
+    with answering(refusal, WHOLE, "whole", 403) as url, pytest.raises(SystemExit, match=r"^refused: \[2Jgo away$"):
+        visited(monkeypatch, tmp_path, url)
+
+
+def test_a_difference_is_inflated_to_a_models_bytes_at_most() -> None:
+    bomb = zlib.compress(bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        PROGRAM.changed(WHOLE, bomb, 10)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_it_visits_a_host_that_answers_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(changed_visit(), WHOLE, "whole") as url:
+        visited(monkeypatch, tmp_path, url)
+    assert json.loads(capsys.readouterr().out)["round"] == 1
+    assert (tmp_path / "visitor" / "key").stat().st_mode & 0o777 == 0o600
+
+
+def test_it_stays_short() -> None:
+    assert len(FILE.read_text().splitlines()) < 200
