@@ -4,7 +4,13 @@
 
 const BETAS = [0.9, 0.95], EPSILON = 3e-2;
 const NAMES = "0.weight 0.bias 1.weight 1.bias 3.weight 3.bias 4.weight 4.bias 6.weight 6.bias";
+const SHAPES = [[64, 64], [64], [64], [64], [64, 64], [64], [64], [64], [10, 64], [10]];
+const LAYOUT = NAMES.split(" ").map((name, nth) => ({ name, shape: SHAPES[nth] }));
+const NUMEL = 9226, BLOCK = 1024, BLOCKS = Math.ceil(NUMEL / BLOCK), PAYLOAD_BYTES = 4 * BLOCKS + NUMEL;
 const PIXELS = 64;
+// A host may ask for anything, and answer anything: this is as far as it gets.
+const MOST_STEPS = 10000, MOST_BATCH = 1024, MOST_TEXT = 1 << 20;
+const COME_AGAIN = [409, 429, 503], WAIT_MS = 2000, MOST_WAITS = 150;
 const PURPOSE = new TextEncoder().encode("p2ptrain-visit-1\0");
 
 // -- bytes
@@ -17,6 +23,22 @@ function joined(...parts) {
   const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
   parts.reduce((at, part) => { all.set(part, at); return at + part.length; }, 0);
   return all;
+}
+
+// All bytes of a stream, which are so many at most.
+async function read(stream, most) {
+  if (!stream) return new Uint8Array();
+  const reader = stream.getReader(), parts = [];
+  let size = 0;
+  for (let next = await reader.read(); !next.done; next = await reader.read()) {
+    size += next.value.length;
+    if (size > most) {
+      reader.cancel().catch(() => {});
+      throw new Error("the host sends more than there is to send");
+    }
+    parts.push(next.value);
+  }
+  return joined(...parts);
 }
 
 // A payload: scales of blocks, fp32 little-endian, then a signed byte a value.
@@ -41,7 +63,7 @@ function encode(values, block) {
 // The newer model's bytes, from the older one's: new scales, and numbers that are added modulo 256.
 async function changed(older, difference, blocks) {
   const stream = new Blob([difference]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const newer = new Uint8Array(await new Response(stream).arrayBuffer());
+  const newer = await read(stream, older.length);
   for (let at = 4 * blocks; at < newer.length; at++) newer[at] += older[at];
   return newer;
 }
@@ -149,13 +171,13 @@ function views(vector, parameters) {
 // The model after the steps that the node asks for, by Adam, and the mean loss of these steps.
 async function train(start, visit, rows) {
   const x = start.slice(), mean = new Float32Array(x.length), square = new Float32Array(x.length);
-  const w = views(x, visit.parameters);
+  const w = views(x, LAYOUT);
   let loss = 0;
   for (let step = 1; step <= visit.steps; step++) {
     const chosen = Array.from({ length: visit.batch_size }, () => rows[Math.floor(Math.random() * rows.length)]);
     const images = Float64Array.from(chosen.flatMap(row => row.slice(0, PIXELS)), pixel => pixel / 16);
     const g = new Float64Array(x.length);
-    loss += gradient(w, views(g, visit.parameters), images, chosen.map(row => row[PIXELS])) / visit.steps;
+    loss += gradient(w, views(g, LAYOUT), images, chosen.map(row => row[PIXELS])) / visit.steps;
     const norm = Math.sqrt(g.reduce((sum, value) => sum + value * value, 0));
     const share = visit.clip_norm && norm > visit.clip_norm ? visit.clip_norm / norm : 1;
     for (let at = 0; at < x.length; at++) {
@@ -191,32 +213,56 @@ class Visitor {
     const answer = await fetch(this.host + path, { method: body ? "POST" : "GET", body, headers }).catch(() => {
       throw new Error(`no answer from ${this.host}: it is not there, or does not let this page visit (visits.origins)`);
     });
-    if (!answer.ok) throw new Error(`refused: ${(await answer.json().catch(() => ({}))).error ?? answer.status}`);
-    return answer;
+    if (answer.ok) return answer;
+    const { error } = await this.told(answer).catch(() => ({}));
+    throw Object.assign(new Error(`refused: ${error ?? answer.status}`), { status: answer.status });
   }
 
-  async model(blocks) {
+  async told(answer) {
+    const text = new TextDecoder().decode(await read(answer.body, MOST_TEXT));
+    try {
+      return Object(JSON.parse(text));
+    } catch (error) {
+      throw new Error(`the answer from ${this.host} is not a p2ptrain node's`);
+    }
+  }
+
+  // What there is to do, within what this page would do.
+  async asked() {
+    const { version, parameters, block, run, steps, batch_size, learning_rate, clip_norm, task } =
+      await this.told(await this.ask("/v1/visit"));
+    const layout = JSON.stringify(LAYOUT.map(({ name, shape }) => [name, shape]));
+    const theirs = Array.isArray(parameters) && JSON.stringify(parameters.map(part => [part?.name, part?.shape]));
+    if (version !== 1 || block !== BLOCK || theirs !== layout) {
+      throw new Error(`this page trains the digits' model; the node has another one (${task})`);
+    }
+    const within = (value, least, most) => typeof value === "number" && value >= least && value <= most;
+    if (!within(steps, 1, MOST_STEPS) || !within(batch_size, 1, MOST_BATCH) || !within(learning_rate, 0, 100)
+        || !within(clip_norm, 0, 1e9) || !/^[0-9a-f]{32}$/.test(run)) {
+      throw new Error(`the node asks for ${steps} steps of ${batch_size}: this page takes ${MOST_STEPS} of ${MOST_BATCH}`);
+    }
+    return { run, steps, batch_size, learning_rate, clip_norm };
+  }
+
+  async model() {
     const have = this.payload && hex(await sha256(this.payload));
     const answer = await this.ask(have ? `/v1/model?have=${have}` : "/v1/model");
-    const form = answer.headers.get("p2ptrain-form"), bytes = new Uint8Array(await answer.arrayBuffer());
+    const form = answer.headers.get("p2ptrain-form"), bytes = await read(answer.body, PAYLOAD_BYTES);
     if (form === "whole") this.payload = bytes;
-    if (form === "difference") this.payload = await changed(this.payload, bytes, blocks);
-    const digest = await sha256(this.payload);
-    if (hex(digest) !== answer.headers.get("p2ptrain-model")) {
+    if (form === "difference") this.payload = await changed(this.payload ?? bytes, bytes, BLOCKS);
+    const digest = await sha256(this.payload ?? bytes);
+    const round = Number(answer.headers.get("p2ptrain-round"));
+    if (this.payload?.length !== PAYLOAD_BYTES || !Number.isSafeInteger(round) || round < 0 || hex(digest) !== answer.headers.get("p2ptrain-model")) {
       this.payload = null;
       throw new Error("the model that arrived is another one than the node says");
     }
-    return { digest, form, round: Number(answer.headers.get("p2ptrain-round")) };
+    return { digest, form, round };
   }
 
   async visit(rows) {
-    const visit = await (await this.ask("/v1/visit")).json(), { numel, block } = visit;
-    if (visit.version !== 1 || visit.parameters.map(part => part.name).join(" ") !== NAMES) {
-      throw new Error(`this page trains the digits' model; the node has another one (${visit.task})`);
-    }
-    const { digest, form, round } = await this.model(Math.ceil(numel / block));
-    const start = decode(this.payload, numel, block), { x, loss } = await train(start, visit, rows);
-    const payload = encode(x.map((value, at) => value - start[at]), block);
+    const visit = await this.asked(), { digest, form, round } = await this.model();
+    const start = decode(this.payload, NUMEL, BLOCK), { x, loss } = await train(start, visit, rows);
+    const payload = encode(x.map((value, at) => value - start[at]), BLOCK);
     const place = new DataView(new ArrayBuffer(8));
     place.setBigUint64(0, BigInt(round), true);
     const key = new Uint8Array(await crypto.subtle.exportKey("raw", this.key.publicKey));
@@ -236,6 +282,22 @@ function say(words) {
   document.getElementById("log").appendChild(document.createElement("li")).textContent = words;
 }
 
+const pause = () => new Promise(resolve => setTimeout(resolve, WAIT_MS));
+
+// Visit as soon as the host takes it: until the next round it may have enough, or this visitor's already.
+async function visitInTime(visitor, rows) {
+  for (let waits = 0, told = ""; ; waits++) {
+    try {
+      return await visitor.visit(rows);
+    } catch (error) {
+      if (!COME_AGAIN.includes(error.status) || waits >= MOST_WAITS) throw error;
+      if (error.message !== told) say(`waits: ${error.message}`);
+      told = error.message;
+    }
+    await pause();
+  }
+}
+
 async function go(event) {
   event.preventDefault();
   const field = id => document.getElementById(id), button = field("go");
@@ -244,9 +306,9 @@ async function go(event) {
     const rows = parsed(await field("file").files[0].text());
     const visitor = new Visitor(field("host").value, field("token").value, await newKey());
     for (let left = Number(field("visits").value); left > 0; left--) {
-      const { round, loss, form } = await visitor.visit(rows);
+      const { round, loss, form } = await visitInTime(visitor, rows);
       say(`round ${round}: loss ${loss.toFixed(3)}, left a difference (model: ${form})`);
-      if (left > 1) await new Promise(resolve => setTimeout(resolve, 2000));
+      if (left > 1) await pause();
     }
   } catch (error) {
     say(error.message);

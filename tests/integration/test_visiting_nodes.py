@@ -221,3 +221,55 @@ def test_a_web_page_of_another_origin_is_told_so(tmp_path: Path) -> None:
             browser.evaluate("document.getElementById('go').click()")
             browser.until(f"{LINES}.length === 2")
             assert "this browser has no Ed25519" in browser.evaluate(LINES)[1]
+
+
+A_HOST_THAT_LIES = """(answers => {
+    globalThis.fetch = async () => {
+        const [status, body] = answers.length > 1 ? answers.shift() : answers[0];
+        return new Response(body, { status });
+    };
+})"""
+
+
+def is_told(browser: Browser, origin: str, data: Path, answers: str) -> list[str]:
+    """Return what the page says of a host whose answers are these, each a status and a body."""
+    browser.evaluate("globalThis.isThePageBefore = true")
+    browser.open(f"{origin}/visit.html")
+    browser.until("!globalThis.isThePageBefore && typeof gradient === 'function' && document.readyState === 'complete'")
+    browser.evaluate(f"{A_HOST_THAT_LIES}({answers})")
+    fill_in(browser, "http://127.0.0.1:1", data, visits=1)
+    browser.until(f"{LINES}.length >= 1 && !document.getElementById('go').disabled")
+    lines: list[str] = browser.evaluate(LINES)
+    return lines
+
+
+@IN_CHROMIUM
+def test_a_web_page_waits_for_its_turn_and_bounds_what_a_host_may_ask(tmp_path: Path) -> None:
+    data = tmp_path / "digits.csv"
+    write_digits(data, 0)
+    visit = "...{ version: 1, run: '00'.repeat(16), block: 1024, parameters: LAYOUT, steps: 2, batch_size: 4,"
+    visit += " learning_rate: 0.001, clip_norm: 1 }"
+    with page_served() as origin, Browser(tmp_path / "browser") as browser:
+
+        def told(answers: str) -> list[str]:
+            return is_told(browser, origin, data, answers)
+
+        busy = """[429, '{"error": "enough visitors came"}']"""
+        waited = told(f'[{busy}, {busy}, [403, \'{{"error": "no"}}\']]')
+        assert waited == ["waits: refused: enough visitors came", "refused: no"]
+        assert told("[[200, '<html>']]")[0].endswith("is not a p2ptrain node's")
+        assert told("[[502, '<html>']]") == ["refused: 502"]
+        assert told("[[200, ' '.repeat(2 ** 21)]]") == ["the host sends more than there is to send"]
+        assert "steps of" in told(f"[[200, JSON.stringify({{ {visit}, steps: 1e9 }})]]")[0]
+        assert "has another one" in told(f"[[200, JSON.stringify({{ {visit}, block: 1 }})]]")[0]
+        too_long = told(f"[[200, JSON.stringify({{ {visit} }})], [200, new Uint8Array(PAYLOAD_BYTES + 1)]]")
+        assert too_long == ["the host sends more than there is to send"]
+        bomb = browser.evaluate(
+            """(async () => {
+                const zeros = new Blob([new Uint8Array(2 ** 26)]).stream();
+                const stream = zeros.pipeThrough(new CompressionStream("deflate"));
+                const bomb = new Uint8Array(await new Response(stream).arrayBuffer());
+                return changed(new Uint8Array(PAYLOAD_BYTES), bomb, BLOCKS).catch(error => error.message);
+            })()"""
+        )
+        assert bomb == "the host sends more than there is to send"
