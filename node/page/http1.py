@@ -302,11 +302,12 @@ class _Exchange:
         if self._body is None:
             self._body = self._connection.body()
         self._scope.deadline = NO_LIMIT  # a body has deadlines of its own
-        part = await self._body.part()
-        if not self._begun:
-            self._scope.deadline = trio.current_time() + ANSWER_S
-            self._connection.allow(ANSWER_S)
-        return part
+        try:
+            return await self._body.part()
+        finally:  # the application may have cancelled it, to answer
+            if not self._begun:
+                self._scope.deadline = trio.current_time() + ANSWER_S
+                self._connection.allow(ANSWER_S)
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from visit_harness import VisitedHost, here, noise, settings
 
 from node.config.schema import from_raw
-from node.page.http1 import CHUNK_BYTES, STALL_S, Http1Connection
+from node.page.http1 import ANSWER_S, CHUNK_BYTES, STALL_S, Http1Connection
 from node.page.serving import MAX_STRANGERS
 from node.roles.assembly import check_runnable
 from node.system.errors import UsageError
@@ -222,6 +222,24 @@ async def test_a_body_that_comes_byte_by_byte_is_cut(autojump_clock: trio.testin
     heard, when = await answer_to(head_of(1 << 16), [(1.0, b"x")] * 1000)
     assert heard.startswith(b"HTTP/1.1 408")
     assert when == pytest.approx(STALL_S, abs=0.1)
+
+
+async def test_an_application_that_reads_no_further_answers_in_bounded_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def hangs(scope: Scope, receive: Receive, send: Send) -> None:
+        with trio.move_on_after(1):
+            await receive()
+        await trio.sleep_forever()
+
+    ours, theirs = trio.testing.memory_stream_pair()
+    connection = Http1Connection(hangs, theirs, client=("127.0.0.1", 1), admit=lambda: None, max_body=1000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        await ours.send_all(head_of(1000))
+        assert (await ours.receive_some()).startswith(b"HTTP/1.1 500")
+        assert trio.current_time() == pytest.approx(1 + ANSWER_S, abs=0.1)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_body_longer_than_the_application_may_ask_for(autojump_clock: trio.testing.MockClock) -> None:
