@@ -45,8 +45,7 @@ class Model:
 
 def decode(payload: bytes, numel: int, block: int) -> Floats:
     """Return the values (numel,) of a payload."""
-    blocks = -(-numel // block)
-    scales = np.frombuffer(payload[: 4 * blocks], "<f4")
+    scales = np.frombuffer(payload[: 4 * (blocks := -(-numel // block))], "<f4")
     return np.repeat(scales, block)[:numel] * np.frombuffer(payload[4 * blocks :], np.int8)
 
 
@@ -75,13 +74,12 @@ def gradient(w: dict[str, Floats], images: Floats, labels: npt.NDArray[np.int64]
         share = (1 + _erf(y / sqrt(2))) / 2
         kept.append((linear, norm, x, spread, unit, share + y * np.exp(-(y**2) / 2) / sqrt(2 * pi)))
         x = y * share
-    logits = x @ w["6.weight"].T + w["6.bias"]
-    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    odds = np.exp((logits := x @ w["6.weight"].T + w["6.bias"]) - logits.max(axis=1, keepdims=True))
     odds /= odds.sum(axis=1, keepdims=True)
     rows = np.arange(len(labels))
     loss = float(-np.log(odds[rows, labels] + 1e-12).mean())
     odds[rows, labels] -= 1
-    back = odds / len(labels)
+    back = odds / len(rows)
     grads["6.weight"], grads["6.bias"] = back.T @ x, back.sum(axis=0)
     back = back @ w["6.weight"]
     for linear, norm, x, spread, unit, slope in reversed(kept):
@@ -98,8 +96,8 @@ def gradient(w: dict[str, Floats], images: Floats, labels: npt.NDArray[np.int64]
 def train(start: Floats, visit: dict[str, Any], data: Floats, rng: np.random.Generator) -> tuple[Floats, float]:
     """Return the model after the steps that the node asks for, by Adam, and the mean loss of these steps."""
     x, mean, square, losses = start.copy(), np.zeros_like(start), np.zeros_like(start), []
-    w, at = {}, 0
-    for name, shape in LAYOUT.items():  # views of x
+    w, at = {}, 0  # w: views of x
+    for name, shape in LAYOUT.items():
         w[name] = x[at : at + int(np.prod(shape))].reshape(shape)
         at += w[name].size
     for step in range(1, visit["steps"] + 1):
@@ -110,8 +108,8 @@ def train(start: Floats, visit: dict[str, Any], data: Floats, rng: np.random.Gen
         g *= min(1.0, visit["clip_norm"] / (float(np.linalg.norm(g)) + 1e-12)) if visit["clip_norm"] else 1.0
         mean += (1 - BETAS[0]) * (g - mean)
         square += (1 - BETAS[1]) * (g**2 - square)
-        sized = np.sqrt(square / (1 - BETAS[1] ** step)) + EPSILON
-        x -= visit["learning_rate"] * mean / (1 - BETAS[0] ** step) / sized
+        rate = visit["learning_rate"] / (1 - BETAS[0] ** step)
+        x -= rate * mean / (np.sqrt(square / (1 - BETAS[1] ** step)) + EPSILON)
     return x, sum(losses) / len(losses)
 
 
@@ -172,15 +170,17 @@ def main() -> None:
     """Visit once, and print the round, the loss and the bytes."""
     words = argparse.ArgumentParser(description="Train some steps with a p2ptrain node.")
     words.add_argument("url")
-    words.add_argument("data", type=Path)
-    words.add_argument("--state", type=Path, default=Path("visitor"))
-    words.add_argument("--token-file", type=Path)
+    for name, default in (("data", None), ("--state", Path("visitor")), ("--token-file", None)):
+        words.add_argument(name, type=Path, default=default)
     given = words.parse_args()
     given.state.mkdir(mode=0o700, exist_ok=True)
     host = Host(given.url, given.token_file.read_text().strip() if given.token_file else "")
-    data = np.loadtxt(given.data, delimiter=",", dtype=np.float32, ndmin=2)
     key, file = key_of(given.state / "key"), given.state / "model"
     kept = file.read_bytes() if file.exists() else b""
+    try:
+        data = np.loadtxt(given.data, delimiter=",", dtype=np.float32, ndmin=2, usecols=range(65))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{given.data} has no digits: {error}") from None
     try:
         visit, model = host.visit(), host.model(Model(kept, 0) if len(kept) == PAYLOAD_BYTES else None)
         file.write_bytes(model.payload)

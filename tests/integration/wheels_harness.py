@@ -44,5 +44,6 @@ def environment(folder: Path, wheel: Path) -> Path:
     (site / "needed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     python = folder / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "--no-deps", str(wheel)]
-    subprocess.run(install, check=True, capture_output=True, env=os.environ | OFFLINE, cwd=folder)
+    here = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}  # there pip may find this checkout
+    subprocess.run(install, check=True, capture_output=True, env=here | OFFLINE, cwd=folder)
     return python
