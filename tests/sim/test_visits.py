@@ -115,6 +115,29 @@ async def test_liars_move_the_host_by_half_of_its_own_steps_at_most(
     assert torch.isfinite(one.node.strategy.anchor_d).all()
 
 
+async def test_a_model_that_took_the_place_of_the_hosts_is_no_step_of_its_own(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with swarm(tmp_path) as members:
+        one = await members.start("one", **VISITED)
+        visitors, inner = one.node.visitors, one.node.inner
+        assert visitors is not None
+        own: list[float | None] = []
+        finish = visitors.finish_closing
+
+        def noted(closed: ClosedVisits) -> None:
+            own.append(closed.own_norm)
+            finish(closed)
+
+        monkeypatch.setattr(visitors, "finish_closing", noted)
+        await until_round(one, 3)
+        inner.replace(torch.full((inner.trainer.numel,), 50.0), at_step=inner.trainer.global_step)
+        await members.finished()
+    known = [norm for norm in own if norm is not None]
+    assert len(known) >= 5
+    assert max(known) < 50.0, "the way to the other model has a norm of 50 d^1/2"
+
+
 async def test_after_the_last_round_nothing_is_taken(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     (one, _) = await run_of(tmp_path, visited=True)
     assert one.node.visitors is not None
