@@ -48,6 +48,9 @@ def main() -> None:
             rows.append(row)
     for name in ("rounds_to_one_swarm", "loss_after_10", "loss_at_end"):
         values = [row[name] for row in rows if row[name] is not None]
+        if not values:
+            print(f"{name}: in none of {len(rows)} seeds")
+            continue
         spread = f"median {median(values):.4f}, mean {fmean(values):.4f}, {min(values):.4f} to {max(values):.4f}"
         print(f"{name}: {spread}, {len(values)} of {len(rows)} seeds")
     print(f"honest bans: {sum(row['honest_bans'] for row in rows)}")
@@ -79,7 +82,7 @@ def figures(path: Path, sets: list[str], out: Path, seed: int) -> dict[str, Any]
 
 
 def lived(loaded: LoadedScenario, ends_s: float) -> dict[str, Any]:
-    """Play a scenario. `round`: the newest one of any node at `ends_s`; `moved`: of each node, the first after that in
+    """Play a scenario. `round`: the newest one of any node at `ends_s`, -1 where none was closed; `moved`: of each node, the first after that in
     which it averaged with other regions."""
     with TemporaryDirectory() as folder:
         course = play(loaded, folder=Path(folder) / "nodes")
@@ -90,7 +93,7 @@ def lived(loaded: LoadedScenario, ends_s: float) -> dict[str, Any]:
         for _, at, loss in member.told.losses:
             losses.setdefault(at, []).append(loss)
     moved = []
-    reached = max(at for member in course.honest for when, at in member.told.closed if when <= ends_s)
+    reached = max((at for member in course.honest for when, at in member.told.closed if when <= ends_s), default=-1)
     for name in (member.name for member in course.honest):
         turns = [event for event in map(json.loads, logs[name].splitlines()) if event["event"] == "regions"]
         moved += [turn["round"] for turn in turns if turn["moved"] and turn["round"] > reached and turn["models"]][:1]
