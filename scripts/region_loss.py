@@ -82,8 +82,8 @@ def figures(path: Path, sets: list[str], out: Path, seed: int) -> dict[str, Any]
 
 
 def lived(loaded: LoadedScenario, ends_s: float) -> dict[str, Any]:
-    """Play a scenario. `round`: the newest one of any node at `ends_s`, -1 where none was closed; `moved`: of each node,
-    the first after that in which it averaged with other regions."""
+    """Play a scenario. `round`: the newest one of any node at `ends_s`, or -1; `moved`: of each node, the first after
+    that in which it averaged with other regions."""
     with TemporaryDirectory() as folder:
         course = play(loaded, folder=Path(folder) / "nodes")
         result = judged(course)
