@@ -29,9 +29,6 @@ from p2ptrain.training.pace import agreed, auto_h, dylu_steps
 GAPS: Final = 10
 """Rounds over which a speed is measured: a machine that is slow one phase in five shows it twice in them."""
 
-AT_ONCE: Final = 1 / 4
-"""Share of the median round's seconds a step below which an update did not take its own time to arrive."""
-
 LENGTHS: Final = 5
 """Rounds whose lengths are looked at: the newest, since lengths change with every stride of `auto`."""
 
@@ -73,23 +70,11 @@ class Pulse:
         """Return the recent steps a second; None when too little is known, or no step was done. It is a mean over
         rounds, so that rounds which are slow now and then count. The slowest counts as the second slowest, and the
         fastest as the second fastest: one that stalled, or claims much, moves nothing."""
-        seconds = sorted(gap / steps for gap, steps in self._rounds() if gap > 0)
+        gaps = ((later - sooner, steps) for (sooner, _), (later, steps) in pairwise(self._updates))
+        seconds = sorted(gap / steps for gap, steps in gaps if gap > 0 and steps > 0)
         if len(seconds) >= ENOUGH:
             seconds[0], seconds[-1] = seconds[1], seconds[-2]
         return 1 / fmean(seconds) if seconds else None
-
-    def _rounds(self) -> list[tuple[float, int]]:
-        """Return recent rounds as (seconds, steps). Updates that a link held up and then delivered at once are one with
-        the round that they waited in."""
-        gaps = [(later - sooner, steps) for (sooner, _), (later, steps) in pairwise(self._updates) if steps > 0]
-        at_once = AT_ONCE * median(gap / steps for gap, steps in gaps) if gaps else 0.0
-        rounds: list[tuple[float, int]] = []
-        for gap, steps in gaps:
-            if rounds and gap < at_once * steps:
-                gap, steps = gap + rounds[-1][0], steps + rounds[-1][1]
-                rounds.pop()
-            rounds.append((gap, steps))
-        return rounds
 
     @property
     def round_seconds(self) -> float | None:

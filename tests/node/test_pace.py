@@ -385,20 +385,6 @@ def test_a_machine_that_is_slow_now_and_then_is_followed_by_its_mean(every):
     assert len(plans[0]) < 1.4 * len(plans[1])
 
 
-@pytest.mark.parametrize("held", range(1, 6))
-def test_updates_that_a_link_held_up_and_delivered_at_once_move_no_plan(held):
-    others = Others("dylu", most=100)
-    ends = []
-    for number in range(60):
-        ends.append((10.0 * number, "own"))
-        late = 20 <= number < 20 + held
-        ends.append((10.0 * (20 + held) + 0.01 * (number - 20) if late else 10.0 * number + 0.5, "other"))
-    for others.watch.now, peer in sorted(ends):
-        others.pace.took(peer, 100)
-        if peer == "own":
-            assert others.plan("other") == 100
-
-
 def test_one_stalled_phase_moves_no_plan():
     def slowed(node: int, number: int) -> float:
         return 100.0 if node == 1 and number == 60 else 1.0
