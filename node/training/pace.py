@@ -8,11 +8,10 @@ constant), or fewer by `node.pace`. It changes between phases only.
 All that is needed of the others is on the wire anyway: each update says how many steps it covers. The time between two
 updates is the time of these steps, as training does not wait; with `node.overlap = false` it does, and only `fixed` is
 possible. Measurements waver with whatever else a machine does, so a plan changes only when those of the last AGREEING
-rounds ask for it alike, and speeds are means of GAPS rounds. Claims are trusted no further than necessary. For `dylu`
-the `sync.f` fastest neighbours are ignored, and no plan is below LEAST_SHARE of the schedule's steps. For `auto`, which
-wants a constant schedule, the low median of the neighbours decides how long rounds are. A peer that claims to be slow
-can keep them at their present length, but no plan is above train.inner_steps, which `fixed` has anyway.
-docs/decisions/0012 and 0107 have the reasons.
+rounds ask for it alike. Claims are trusted no further than necessary. For `dylu` the `sync.f` fastest neighbours are
+ignored, and no plan is below LEAST_SHARE of the schedule's steps. For `auto`, which wants a constant schedule, the low
+median of the neighbours decides how long rounds are. A peer that claims to be slow can keep them at their present
+length, but no plan is above train.inner_steps, which `fixed` has anyway. docs/decisions/0012 and 0107 have the reasons.
 """
 
 import math
@@ -21,30 +20,23 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, median, median_low
+from statistics import median, median_low
 from typing import Final
 
 from p2ptrain.training.pace import agreed, auto_h, dylu_steps
 
-GAPS: Final = 10
-"""Rounds over which a speed is measured: a machine that is slow one phase in five shows it twice in them."""
-
-LENGTHS: Final = 5
-"""Rounds whose lengths are looked at: the newest, since lengths change with every stride of `auto`."""
+WINDOW: Final = 5
+"""Updates remembered of each neighbour: they span four rounds, so that one late update hardly shows."""
 
 LEAST_SHARE: Final = 1 / 16
 """Least share of the schedule's steps that is planned. A neighbour that claims to be more than 16 times as fast is
 followed no further. A node that really is that slow does the least, and catches up by the shorter rounds of a lagging
 node (run_state.py)."""
 
-ENOUGH: Final = 3
-"""Rounds that have to be measured before a plan by shares changes at all: one that looks fast is outvoted by the other
-two. `auto` begins at once, since no measurement moves it further than a stride."""
-
-AGREEING: Final = 9
-"""Rounds whose measurements agree before a plan changes, so that it changes every fifth round at most, whatever is
+AGREEING: Final = 7
+"""Rounds whose measurements agree before a plan changes, so that it changes every fourth round at most, whatever is
 measured. Where phases vary by a fifth, five nodes' plans changed up to 128 times in 200 rounds without it under `dylu`
-and 185 under `auto`, and 7 times with it; a machine that becomes half as fast is followed after a dozen rounds
+and 185 under `auto`, and 9 times with it; a machine that becomes half as fast is followed after ten rounds
 (docs/decisions/0107)."""
 
 SLACK: Final = 1.05
@@ -59,7 +51,7 @@ class Pulse:
     """A node's newest updates: when each arrived, and how many steps it covers."""
 
     def __init__(self) -> None:
-        self._updates: deque[tuple[float, int]] = deque(maxlen=GAPS + 1)
+        self._updates: deque[tuple[float, int]] = deque(maxlen=WINDOW)
 
     def update(self, steps: int, now: float) -> None:
         """Note one more update of `steps` steps at `now`."""
@@ -67,20 +59,17 @@ class Pulse:
 
     @property
     def speed(self) -> float | None:
-        """Return the recent steps a second; None when too little is known, or no step was done. It is a mean over
-        rounds, so that rounds which are slow now and then count. The slowest counts as the second slowest, and the
-        fastest as the second fastest: one that stalled, or claims much, moves nothing."""
+        """Return the median of recent rounds' steps a second, which one slow round does not move; None when too little
+        is known, or no step was done."""
         gaps = ((later - sooner, steps) for (sooner, _), (later, steps) in pairwise(self._updates))
-        seconds = sorted(gap / steps for gap, steps in gaps if gap > 0 and steps > 0)
-        if len(seconds) >= ENOUGH:
-            seconds[0], seconds[-1] = seconds[1], seconds[-2]
-        return 1 / fmean(seconds) if seconds else None
+        speeds = [steps / seconds for seconds, steps in gaps if seconds > 0 and steps > 0]
+        return median(speeds) if speeds else None
 
     @property
     def round_seconds(self) -> float | None:
         """Return the recent seconds from one update to the next; None when too little is known."""
         gaps = [later - sooner for (sooner, _), (later, _) in pairwise(self._updates)]
-        return median(gaps[-LENGTHS:]) if gaps else None
+        return median(gaps) if gaps else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +96,14 @@ class Pace:
         self._clock = clock
         self._pulses: dict[str, Pulse] = {own: Pulse()}
         self._work_seconds = 0.0
-        self._wanted: deque[float] = deque(maxlen=AGREEING)
-        """What the measurements of the last rounds asked for: shares of the schedule's steps, and steps under `auto`,
-        whose need does not depend on how many the run allows."""
+        self._shares: deque[float] = deque(maxlen=AGREEING)
+        """What the measurements of the last rounds asked for, as shares of the schedule's steps."""
 
     def begin(self, most: int) -> None:
         """Begin to plan a phase that has `most` steps by the schedule: until `plan`, as large a share of them as of the
-        phase before, or, under `auto`, as many steps."""
+        phase before."""
         if most != self._most:
-            self.steps = min(self.steps, most) if self._mode == "auto" else max(1, self.steps * most // self._most)
+            self.steps = max(1, self.steps * most // self._most)
             self._most = most
 
     def took(self, peer: str, steps: int | None) -> None:
@@ -145,17 +133,15 @@ class Pace:
         elif self._mode == "auto" and step_seconds > 0:
             self.steps = self._auto(step_seconds, work_seconds, link)
 
-    def _agreed(self, wanted: float) -> int:
+    def _agreed(self, share: float) -> int:
         """Note what this round's measurements ask for. The steps that all of the last rounds' do."""
-        self._wanted.append(wanted)
-        if self._mode == "dylu" and len(self._wanted) < ENOUGH:
-            return self.steps
-        return agreed(self.steps, [self._steps_of(each) for each in self._wanted])
+        self._shares.append(share)
+        return agreed(self.steps, [self._steps_of(each) for each in self._shares])
 
-    def _steps_of(self, wanted: float) -> int:
+    def _steps_of(self, share: float) -> int:
         if self._mode == "dylu":
-            return max(math.ceil(LEAST_SHARE * self._most), dylu_steps(self._most, speed=wanted, fastest=1.0))
-        return min(self._most, round(wanted))
+            return max(math.ceil(LEAST_SHARE * self._most), dylu_steps(self._most, speed=share, fastest=1.0))
+        return max(1, round(share * self._most))
 
     def _dylu_share(self) -> float | None:
         """DyLU (2401.09135): own speed over the fastest's, at most 1. None: too little is known."""
@@ -175,7 +161,7 @@ class Pace:
             overlap_steps=link.overlap_steps,
             maximum=self._most,
         )
-        wanted = self._agreed(max(hidden, self._slowest_step(a_step)))
+        wanted = self._agreed(min(self._most, max(hidden, self._slowest_step(a_step))) / self._most)
         if (around := self._neighbours_round()) is not None:
             wanted = _within(wanted, around / a_step)
         return agreed(self.steps, [min(self._most, _within(wanted, self.steps))])

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.training.pace import AGREEING, ENOUGH, GAPS, LEAST_SHARE, LENGTHS, STRIDE, Link, Pace, Pulse
+from node.training.pace import AGREEING, LEAST_SHARE, STRIDE, WINDOW, Link, Pace, Pulse
 
-CLOSEST = 5
+CLOSEST = 4
 """Rounds from one change of a plan by shares to the next, at least: more than half of what agreed has to be gone."""
 
 NO_LINK = Link(bytes_per_s=None, payload_bytes=0, overlap_steps=None)
@@ -33,7 +33,7 @@ class Others:
         self.watch = Watch()
         self.pace = Pace(mode, most, f=f, own="own", clock=self.watch)
 
-    def tell(self, rounds: int = GAPS + 1, **updates: tuple[int, float]) -> None:
+    def tell(self, rounds: int = WINDOW, **updates: tuple[int, float]) -> None:
         """Each peer's updates as (steps, seconds), all from now on; they need not be equally many."""
         began = self.watch.now
         times = sorted(
@@ -45,10 +45,6 @@ class Others:
     def plan(self, *peers: str, step_seconds: float = 0.1, link: Link = NO_LINK) -> int:
         self.pace.plan(set(peers), step_seconds, link)
         return self.pace.steps
-
-    def planned(self, *peers: str) -> int:
-        """Plan as often as is needed for a first change."""
-        return [self.plan(*peers) for _ in range(ENOUGH)][-1]
 
 
 def link(seconds: float, overlap_steps: int | None = None) -> Link:
@@ -63,13 +59,9 @@ def test_a_pulse_needs_two_updates_and_forgets_old_ones():
     assert pulse.speed is pulse.round_seconds is None
     pulse.update(10, 5.0)
     assert (pulse.speed, pulse.round_seconds) == (2.0, 5.0)
-    for number in range(1, 1 + GAPS):
+    for number in range(1, 2 + WINDOW):
         pulse.update(40, 5.0 + 4.0 * number)
     assert (pulse.speed, pulse.round_seconds) == (10.0, 4.0)
-    for number in range(1, 1 + LENGTHS):
-        pulse.update(40, 5.0 + 4.0 * GAPS + 8.0 * number)
-    assert pulse.round_seconds == 8.0, "the newest, where a speed is of more rounds"
-    assert 5.0 < pulse.speed < 10.0
 
 
 def test_updates_at_one_moment_or_of_no_step_say_nothing():
@@ -96,14 +88,14 @@ def test_fixed_is_fixed():
 def test_dylu_is_the_share_of_the_fastest(own, fastest, expected):
     others = Others("dylu")
     others.tell(own=(20, 20 / own), slow=(20, 25 / own), fast=(20, 20 / fastest))
-    assert others.planned("slow", "fast") == expected
+    assert others.plan("slow", "fast") == expected
 
 
 def test_dylu_does_not_follow_f_liars():
     for f, expected in ((0, math.ceil(LEAST_SHARE * 20)), (1, 10)):
         others = Others("dylu", f=f)
         others.tell(own=(20, 20.0), liar=(2**53 - 1, 20.0), fast=(20, 10.0), slow=(20, 30.0))
-        assert others.planned("liar", "fast", "slow") == expected
+        assert others.plan("liar", "fast", "slow") == expected
 
 
 def test_with_f_neighbours_or_fewer_there_is_nobody_to_follow():
@@ -246,7 +238,7 @@ def test_a_schedule_says_what_is_all_of_a_round() -> None:
 def test_dylu_does_its_share_of_what_the_schedule_says() -> None:
     others = Others("dylu")
     others.tell(own=(5, 2.0), fast=(20, 2.0))
-    assert others.planned("fast") == 5
+    assert others.plan("fast") == 5
     others.pace.begin(40)
     assert others.pace.steps == 10, "until it is planned, as large a share as before"
     assert others.plan("fast") == 10
@@ -319,87 +311,25 @@ def test_plans_stay_where_they_are_when_steps_waver(swarm, sigma, bursts, bound,
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("sigma", "latest", "around"), [(0.05, 13, 0.15), (0.2, 15, 0.35)])
-def test_a_machine_that_becomes_half_as_fast_is_followed_after_a_dozen_rounds(sigma, latest, around, seed):
-    at, right = 60, 66
+def test_a_machine_that_becomes_half_as_fast_is_followed_within_a_dozen_rounds(seed):
+    at = 60
 
     def slowed(node: int, number: int) -> float:
         return 2.0 if node == 1 and number > at else 1.0
 
-    plans = planned_together(**UNLIKE, sigma=sigma, most=100, slowed=slowed, seed=seed)[1]
-    assert min(plans[10:at]) > 80
-    assert min(plans[at : at + latest + 2]) <= 80
-    assert all(abs(math.log(steps / right)) < around for steps in plans[at + 30 :])
-
-
-TOLD = st.tuples(st.floats(0.01, 100), st.integers(1, 1000), st.integers(1, 1000))
-"""A round's seconds, the node's steps and the neighbour's."""
+    plans = planned_together(**UNLIKE, sigma=0.05, most=100, slowed=slowed, seed=seed)[1]
+    assert set(plans[10:at]) == {100}
+    assert all(42 <= steps <= 72 for steps in plans[at + 14 :])
 
 
 @settings(deadline=None)
-@given(st.lists(TOLD, max_size=60), st.integers(2, 500))
-def test_whatever_is_measured_a_plan_by_shares_changes_every_fifth_round_at_most(rounds, most):
+@given(st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=20, max_size=80), st.integers(1, 500))
+def test_whatever_is_measured_a_plan_by_shares_changes_every_fourth_round_at_most(seconds, most):
     others = Others("dylu", most=most)
     changed = []
-    for number, (seconds, own, fast) in enumerate([*rounds, *[(1.0, 1, 1000)] * 3 * AGREEING]):
+    for number, (own, fast) in enumerate(seconds):
         before = others.pace.steps
-        others.watch.now += seconds
-        others.pace.took("own", own)
-        others.pace.took("fast", fast)
+        others.tell(rounds=1, own=(20, own), fast=(20, fast))
         if others.plan("fast") != before:
             changed.append(number)
-    assert changed, "the last rounds ask for the least"
     assert all(later - sooner >= CLOSEST for sooner, later in pairwise(changed))
-
-
-@pytest.mark.parametrize("at", range(1, 5))
-@pytest.mark.parametrize(("steps", "seconds"), [(1600, 10.0), (2**53 - 1, 10.0), (100, 1000.0)])
-@pytest.mark.parametrize("odd", ["own", "other"])
-def test_one_round_unlike_the_others_moves_no_plan_not_even_at_the_start(odd, steps, seconds, at):
-    """It claims much, or it stalls."""
-    others = Others("dylu", most=100)
-    whole = {peer: [(100, 10.0)] * 30 for peer in ("own", "other")}
-    whole[odd][at] = (steps, seconds)
-    ends = []
-    for peer, updates in whole.items():
-        ended = 0.0
-        for done, took in updates:
-            ended += took
-            ends.append((ended, peer, done))
-    for others.watch.now, peer, done in sorted(ends):
-        others.pace.took(peer, done)
-        if peer == "own":
-            assert others.plan("other") == 100
-
-
-@pytest.mark.parametrize("every", [3, 4, 5])
-def test_a_machine_that_is_slow_now_and_then_is_followed_by_its_mean(every):
-    """By the median of its rounds it was as fast as the others, which did three times its rounds."""
-
-    def slowed(node: int, number: int) -> float:
-        return 10.0 if node == 1 and number % every == 0 else 1.0
-
-    plans = planned_together("dylu", [10.0] * 5, sigma=0.05, most=100, slowed=slowed, rounds=120)
-    right = 100 * every / (every - 1 + 10)
-    assert all(0.9 * right <= steps <= 1.2 * right for steps in plans[1][40:])
-    assert len(plans[0]) < 1.4 * len(plans[1])
-
-
-def test_one_stalled_phase_moves_no_plan():
-    def slowed(node: int, number: int) -> float:
-        return 100.0 if node == 1 and number == 60 else 1.0
-
-    plans = planned_together("dylu", [10.0] * 5, sigma=0.05, most=100, slowed=slowed, rounds=100)
-    assert {steps for each in plans for steps in each} == {100}
-
-
-def test_auto_keeps_its_need_where_the_run_allows_fewer_or_more_steps():
-    others = Others("auto", most=100)
-    assert settled(others, "a", "b", over=link(1.0))[-1] == 10
-    for most in (20, 200):
-        others.pace.begin(most)
-        assert others.pace.steps == 10
-        assert set(settled(others, "a", "b", over=link(1.0))) == {10}
-    others.pace.begin(4)
-    assert others.pace.steps == 4
-    assert set(settled(others, "a", "b", over=link(1.0))) == {4}
