@@ -328,8 +328,10 @@ def test_whatever_is_measured_a_plan_by_shares_changes_every_fourth_round_at_mos
     others = Others("dylu", most=most)
     changed = []
     for number, (own, fast) in enumerate(seconds):
-        before = others.pace.steps
-        others.tell(rounds=1, own=(20, own), fast=(20, fast))
+        before, began = others.pace.steps, others.watch.now
+        for at, who in sorted(((began + own, "own"), (began + fast, "fast"))):
+            others.watch.now = at
+            others.pace.took(who, 20)
         if others.plan("fast") != before:
             changed.append(number)
     assert all(later - sooner >= CLOSEST for sooner, later in pairwise(changed))
