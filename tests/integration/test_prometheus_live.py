@@ -20,6 +20,8 @@ NOT_PROVOKED = {
     "Relayed for others, of what may be",
     "Refused by relays a minute, by status",
     "Alerts that fire",
+    "Share of time paused, by reason",
+    "Visitors' differences, by result",
     "Clipped since the start, by peer (the first ten)",
 }
 AT_TIMES = {
