@@ -107,8 +107,8 @@ def test_jobs_without_any_network_train_with_the_others_over_a_shared_folder(tmp
                     for job in jobs:
                         job.interrupt()
                         assert job.end() == 130
-                # Who was silent without a word, as the relay's clients were, timed out; a hello that the lost connection
-                # held up brings an old link.
+                # Who was silent without a word, as the relay's clients were, timed out; a hello that the lost
+                # connection held up brings an old link.
                 for each in everybody:
                     assert {event["reason"] for event in each.heard("rejected")} <= {"timeout", "replayed"}
         assert not [path for path in shared.iterdir() if path.name != "relay"], "what is left of connections"
