@@ -11,6 +11,7 @@ from node.system.errors import UsageError
 from node.training.executors import SideWork
 from node.training.node import Node
 from node.training.run_state import RunState
+from node.visits.tls_certificate import tls_of
 from node.visits.visitors import ClosedVisits, StepAdvice, VisitedRun, Visitors
 from p2ptrain.drift.none import NoCorrection
 from p2ptrain.step_normalization.unnormalized import Unnormalized
@@ -20,9 +21,11 @@ from p2ptrain.training import Learner
 
 
 def check_visits(config: Config) -> None:
-    """Raise UsageError for settings with which visitors' differences cannot be a part of the node's own."""
+    """Raise UsageError for settings with which visitors' differences cannot be a part of the node's own, and for a
+    certificate that cannot be used: before the settings are kept for the next start."""
     if not config.visits.on:
         return
+    tls_of(config.visits)
     for wrong, what in (
         (config.node.role != "trainer", f"a node of role {config.node.role}, which trains nothing"),
         (config.task.name == EXTERNAL, "a loop of the user's own, whose steps the node does not know"),

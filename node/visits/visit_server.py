@@ -8,10 +8,8 @@ not set, so that a page in the operator's browser cannot use an address that onl
 """
 
 import json
-import ssl
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any, Final
 
 import trio
@@ -30,6 +28,7 @@ from node.system.errors import RunError, UsageError
 from node.system.page_token import is_loopback, load_or_create, matches
 from node.visits.difference_head import HEAD_BYTES
 from node.visits.refusals import Refusal, RefusedVisitError
+from node.visits.tls_certificate import tls_of
 from node.visits.visit_bounds import Place
 from node.visits.visitors import ModelAnswer, Offload, Visitors
 
@@ -106,7 +105,7 @@ class VisitServer:
         self._visitors = visitors
         self._offload = offload
         self._token = "" if config.token_file is None else load_or_create(config.token_file)
-        self._tls = None if config.certificate is None else _context(config.certificate, config.key)
+        self._tls = tls_of(config)
 
     def secrets(self) -> tuple[str, ...]:
         """Return the secrets that no log may show."""
@@ -247,17 +246,3 @@ def _have(scope: Scope) -> bytes:
 
 def _host(request: Request) -> str:
     return "" if request.client is None else request.client.host
-
-
-def _context(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(certificate, key, password=lambda: "")  # else OpenSSL asks on the terminal, and waits
-    except FileNotFoundError as error:
-        missing = key if key is not None and certificate.is_file() else certificate
-        raise UsageError(f"no file {missing}", "name the files in visits.certificate and visits.key") from error
-    except (OSError, ssl.SSLError) as error:
-        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
-        hint = "visits.certificate and visits.key are PEM files of one certificate"
-        raise UsageError(f"the certificate {certificate} cannot be used: {why}", hint) from error
-    return context

@@ -5,18 +5,18 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from browser_harness import CHROMIUM, Browser
+from local_http import http_served
 from processes_harness import PACED, PATIENCE_S, node
 
 from p2ptrain.tasks.digits import all_digits
@@ -116,7 +116,7 @@ def test_a_host_that_cannot_answer_ends_with_one_line(setting: str, words: str, 
             more += ["--set", "visits.key=no-such.pem"]
         with node(tmp_path, *visited(free_port(), *more)) as program:
             assert program.end() == 2
-            assert words.format(taken=taken) in program.heard("failed")[0]["error"]
+            assert words.format(taken=taken) in program.stderr
             assert "Traceback" not in program.stderr
 
 
@@ -153,15 +153,8 @@ class Quiet(SimpleHTTPRequestHandler):
 @contextmanager
 def page_served() -> Iterator[str]:
     """Serve the examples' folder, and yield its origin."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=EXAMPLES))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_served(partial(Quiet, directory=EXAMPLES)) as url:
+        yield url
 
 
 def fill_in(browser: Browser, host: str, data: Path, *, visits: int, token: str = "") -> None:

@@ -455,5 +455,12 @@ def test_what_visitors_do_not_go_with(raw: dict[str, dict[str, object]], words: 
     assert words in wrong.value.line()
 
 
+def test_a_certificate_that_is_not_there_is_found_before_the_settings_are_kept(tmp_path: Path) -> None:
+    here = {"listen": "127.0.0.1:8443", "certificate": str(tmp_path / "no.pem"), "key": str(tmp_path / "no.key")}
+    with pytest.raises(UsageError) as wrong:
+        check_runnable(from_raw({"visits": here}))
+    assert "no file" in wrong.value.line()
+
+
 def test_answers_are_plain_json(host: VisitedHost) -> None:
     assert json.loads(json.dumps(host.visitors.describe())) == host.visitors.describe()

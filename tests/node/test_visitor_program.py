@@ -4,17 +4,17 @@ import hashlib
 import importlib.util
 import json
 import sys
-import threading
 import tracemalloc
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from local_http import http_served
 
 FILE = Path(__file__).parents[2] / "examples" / "visitors" / "visit.py"
 
@@ -68,15 +68,8 @@ def answering(visit: bytes, model: bytes, form: str, status: int = 200) -> Itera
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_served(Answers) as url:
+        yield url
 
 
 def visited(monkeypatch: pytest.MonkeyPatch, folder: Path, url: str) -> None:
