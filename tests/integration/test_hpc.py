@@ -71,8 +71,9 @@ def test_jobs_that_reach_only_their_login_node_train_with_the_others_and_outlive
                 with cluster.relay(tmp_path / "relay", "--config", tmp_path / "relay" / "run" / "node" / "config.toml"):
                     for job, count in zip(jobs, seen, strict=True):
                         job.hear("round", count=count + 3, members=4)
-                for each in everybody:
-                    assert not each.heard("rejected")
+                for each in everybody:  # what the lost relay held up comes late: counted, and nobody is charged with it
+                    assert {event["reason"] for event in each.heard("rejected")} <= {"replayed"}
+                    assert not each.heard("banned")
 
 
 def test_jobs_without_any_network_train_with_the_others_over_a_shared_folder(tmp_path: Path) -> None:
