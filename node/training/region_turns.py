@@ -25,6 +25,10 @@ SILENT_MOVES: Final = 3
 """Moves of ours without a new model of a region after which it is said to be lost. Chosen: a broadcast that is lost
 costs one, rounds that are longer there another."""
 
+MEETING_MOVES: Final = 2
+"""Moves of ours, from when a lost region is heard again, in which regions do not take their mean. Chosen: it may hear
+us one move later than we hear it."""
+
 
 class RegionTurns:
     """One node's part in the averaging of regions. State: the newest model of each region that was used, by its
@@ -36,6 +40,8 @@ class RegionTurns:
         self._used: dict[str, int] = {}
         self._silent: dict[str, int] = {}
         """Moves of ours since a new model of a region came."""
+        self._apart: dict[str, int] = {}
+        """Moves of ours for which a region that was lost counts as one that has grown apart."""
 
     async def close(self, node: "Node", result: RoundResult) -> RoundResult:
         """Publish our region's model after this round, or move by the others', where it is time. Return what the round
@@ -87,9 +93,10 @@ class RegionTurns:
             self._told(node, RegionalShift(shift_d=None, regions=0, lying=0), fresh, len(beside))
             return result
         ours, theirs = _models(own), [_models(view) for view in fresh]
+        apart = any(view.region in self._apart for view in fresh)
         async with node.strategy_lock:
             shift = await node.compute(
-                lambda: self.averaging.shift(ours, theirs, beside=len(beside)), work=SideWork.AGGREGATE
+                lambda: self.averaging.shift(ours, theirs, beside=len(beside), apart=apart), work=SideWork.AGGREGATE
             )
             if shift.shift_d is not None:
                 move = partial(self._strategy.move_, result, shift.shift_d)
@@ -111,10 +118,20 @@ class RegionTurns:
             )
         )
 
+    def _meet(self, region: str, silent: int, *, heard: bool) -> None:
+        """Note whether a region has grown apart from ours, by the moves without it before this one."""
+        if heard and silent >= SILENT_MOVES:
+            self._apart[region] = MEETING_MOVES
+        elif self._apart.get(region, 0) > 1:
+            self._apart[region] -= 1
+        else:
+            self._apart.pop(region, None)
+
     def _note_silent(self, node: "Node", heard: set[str], beside: frozenset[str]) -> None:
         """Tell the operator of a region that has fallen silent, and of one that is back."""
         for region in sorted({*self._silent, *beside}):
             before = self._silent.get(region, 0)
+            self._meet(region, before, heard=region in heard)
             self._silent[region] = 0 if region in heard else before + 1
             name = f"region {region}"
             if self._silent[region] == SILENT_MOVES:
@@ -137,6 +154,7 @@ def _models(view: RegionalView) -> RegionModels:
         needed=view.needed,
         members=view.members,
         round=view.round,
+        name=view.region,
     )
 
 

@@ -8,7 +8,7 @@ import difflib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import torch
 
@@ -25,6 +25,9 @@ from p2ptrain.sync.vectors import DTYPES, Precision
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic_core import CoreSchema
+
+Rejoin = Literal["mean", "medoid"]
+"""What regions take that have been without each other for long."""
 
 SYNC_STRATEGIES: Registry[StrategySpec] = Registry("sync_strategies")
 
@@ -102,6 +105,10 @@ class SyncConfig:
     region_compressor: str = "int8"
     """What regions' models travel in: int8, or int4 with half of the bytes. Each is sent whole, so that a coarser
     codec's error would stay in it."""
+    region_rejoin: Rejoin = "mean"
+    """What regions take that have been without each other for three averagings or more: the mean, or the models around
+    the medoid, which is the region that is nearest to all. Far apart, two models have no good mean; but of unlike data
+    the medoid alone has seen one region's. So medoid suits regions with alike data. The same on all nodes."""
     residency: Mapping[str, int | str] = field(default_factory=dict, hash=False)
     """What may leave a region, by its label: "nothing", or a number, which is of how many members' models what leaves
     it is an average at least. A region that is not named lets its members' averaged models out, as it is without this.
@@ -149,6 +156,8 @@ class SyncConfig:
                 f"{self.region_compressor} f {self.f} {self.staleness_exponent}",
             )
             regions = f"regions {labels} every {self.region_every} {rules}"
+            if self.region_rejoin != "mean":
+                regions += f" rejoin {self.region_rejoin}"
         if self.residency:
             regions += " residency " + ",".join(f"{label} {self.residency[label]}" for label in sorted(self.residency))
         return " ".join(filter(None, (self.spec().run_key(self), held, regions)))
@@ -291,7 +300,7 @@ LEAST_REGION_CONTRACTION: Final = 0.95
 to half as much loss again (docs/benchmarks.md, 2026-11-27): between neighbours the next update makes up for it, and
 here nothing does."""
 
-OF_REGIONS: Final = ("regions", "region_every", "region_compressor", "residency")
+OF_REGIONS: Final = ("regions", "region_every", "region_compressor", "region_rejoin", "residency")
 """Keys that mean something in a run with regions alone."""
 
 OPTIONS: Final = "options"
@@ -395,6 +404,8 @@ def _check_own(config: SyncConfig) -> None:
     _check_residency(config)
     if config.region_every < 2:
         raise ValueError(f"region_every must be 2 or more, not {config.region_every}")
+    if config.region_rejoin not in get_args(Rejoin):
+        raise ValueError(f"region_rejoin must be mean or medoid, not {config.region_rejoin!r}")
     if config.f < 0:
         raise ValueError(f"f must not be negative, not {config.f}")
     if not (math.isfinite(config.staleness_exponent) and config.staleness_exponent >= 0):

@@ -34,6 +34,7 @@ def closed(**sync: object) -> dict[str, dict[str, object]]:
         ({"sync": {"regions": ["east"]}, "node": {"region": "east"}}, "two or more"),
         ({"node": {"region": "-"}}, "'-' is no region"),
         ({"sync": {"regions": REGIONS, "region_compressor": "q2"}}, "take int8, or int4"),
+        ({"sync": {"regions": REGIONS, "region_rejoin": "largest"}}, "mean"),
         ({"node": {"region": "auto"}}, "the run has no regions"),
         ({"sync": {"regions": REGIONS}, "node": {"region": "auto", "role": "observer"}}, "of role observer is of no"),
         (

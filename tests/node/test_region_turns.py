@@ -10,21 +10,22 @@ from gossip.core.api import RegionalPayload, RegionalView
 from gossip.core.ids import PeerId
 from node.events.event_types import RegionsAveraged, WarningEvent
 from node.training.node import Node
-from node.training.region_turns import SILENT_MOVES, RegionTurns
+from node.training.region_turns import MEETING_MOVES, SILENT_MOVES, RegionTurns
 from p2ptrain.sync import RoundResult, build
 from p2ptrain.sync.regional import RegionalAveraging, RegionalStrategy
 from p2ptrain.sync.sync_config import SyncConfig
 
 NUMEL = 8
-CONFIG = SyncConfig(regions=("east", "west"), region_compressor="none", f=0)
+SETTINGS = {"regions": ("east", "west"), "region_compressor": "none", "f": 0}
+CONFIG = SyncConfig(**SETTINGS)
 
 
 class Around:
     """A node as far as the averaging of regions uses one; each region says that its model is one value everywhere."""
 
-    def __init__(self) -> None:
-        self.averaging = RegionalAveraging(CONFIG, torch.zeros(NUMEL))
-        strategy = build(CONFIG, torch.zeros(NUMEL), "me", rounds=100)
+    def __init__(self, config: SyncConfig = CONFIG) -> None:
+        self.averaging = RegionalAveraging(config, torch.zeros(NUMEL))
+        strategy = build(config, torch.zeros(NUMEL), "me", rounds=100)
         assert isinstance(strategy, RegionalStrategy)
         self.strategy = strategy
         self.turns = RegionTurns(self.averaging, strategy)
@@ -122,6 +123,19 @@ async def test_a_silent_region_is_told_of_once_and_so_is_its_return() -> None:
     warnings = [event for event in it.told if isinstance(event, WarningEvent)]
     assert [warning.recovered for warning in warnings] == [None, True]
     assert "region west" in warnings[0].message
+
+
+@pytest.mark.parametrize(("silent", "moves"), [(SILENT_MOVES - 1, 0.5), (SILENT_MOVES, 1.0)])
+async def test_a_region_that_was_lost_is_met_at_the_medoid(silent: int, moves: float) -> None:
+    """The west is further, so that it stays where it is; after the meeting the mean is taken as ever."""
+    it = Around(SyncConfig(**SETTINGS, region_rejoin="medoid"))
+    for turn in range(1, silent + MEETING_MOVES + 3):
+        it.say("east", 8 * turn - 3, 1.0)
+        if turn > silent:
+            it.say("west", 8 * turn - 2, 2.0)
+        moved = await it.close(8 * turn - 1)
+        meeting = silent < turn <= silent + MEETING_MOVES
+        assert moved == pytest.approx((moves if meeting else 0.5) if turn > silent else 0.0, abs=0.05), turn
 
 
 async def test_who_publishes_what_cannot_be_read_is_named() -> None:

@@ -1,5 +1,7 @@
 """Averaging of regions: the mean of all members where nobody lies, and within the honest range where few do."""
 
+from typing import Any
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -18,13 +20,19 @@ def averaging(**settings: object) -> RegionalAveraging:
     return RegionalAveraging(SyncConfig(**{"region_compressor": "none", **settings}), GENESIS)
 
 
-def region(it: RegionalAveraging, *models_d: torch.Tensor, needed: int = 3, members: int = 4, round: int = 8):
-    return RegionModels(
-        models=[it.encode(model_d) for model_d in models_d], needed=needed, members=members, round=round
-    )
+def region(
+    it: RegionalAveraging,
+    *models_d: torch.Tensor,
+    needed: int = 3,
+    members: int = 4,
+    round: int = 8,
+    name: str = "",
+) -> RegionModels:
+    models = [it.encode(model_d) for model_d in models_d]
+    return RegionModels(models=models, needed=needed, members=members, round=round, name=name)
 
 
-def alike(it: RegionalAveraging, value: float, **how: int) -> RegionModels:
+def alike(it: RegionalAveraging, value: float, **how: Any) -> RegionModels:
     """A region whose publishers say the same."""
     return region(it, *[GENESIS + value] * 4, **how)
 
@@ -211,3 +219,74 @@ def test_a_region_does_not_begin_at_what_cannot_be_read():
     shift = it.opening([broken], beside=1)
     assert shift.shift_d is None
     assert list(shift.refused[0]) == [0, 1, 2, 3]
+
+
+APART: dict[str, int] = {"round": 200}
+MEDOID = {"region_rejoin": "medoid"}
+
+
+def test_regions_that_have_grown_apart_take_their_mean_where_nothing_else_is_set():
+    it = averaging(f=0)
+    east, west = alike(it, 0.0, name="east", **APART), alike(it, 8.0, name="west", **APART)
+    assert met(it, east, west) == pytest.approx(4.0, abs=1e-5)
+
+
+def met(it: RegionalAveraging, own: RegionModels, *others: RegionModels) -> float:
+    return value(it.shift(own, others, beside=len(others), apart=True))
+
+
+def test_two_regions_that_have_grown_apart_take_the_model_of_one_and_not_their_mean():
+    it = averaging(f=0, **MEDOID)
+    east, west = alike(it, 0.0, name="east", **APART), alike(it, 8.0, name="west", **APART)
+    assert met(it, east, west) == 0.0
+    assert met(it, west, east) == pytest.approx(-8.0, abs=1e-5)
+
+
+def test_of_two_that_have_grown_apart_the_larger_keeps_its_model():
+    it = averaging(f=0, **MEDOID)
+    east, west = alike(it, 0.0, name="east", members=3, **APART), alike(it, 8.0, name="west", members=5, **APART)
+    assert met(it, east, west) == pytest.approx(8.0, abs=1e-5)
+    assert met(it, west, east) == 0.0
+
+
+def test_who_is_behind_takes_the_others_model_however_large_it_is():
+    it = averaging(f=0, **MEDOID)
+    old, new = alike(it, 0.0, name="old", members=9, round=0), alike(it, 8.0, name="new", members=4, round=64)
+    assert met(it, old, new) == pytest.approx(8.0, abs=1e-5)
+    assert met(it, new, old) == 0.0
+
+
+@given(
+    near=st.lists(st.floats(-0.5, 0.5, width=32), min_size=3, max_size=5),
+    far=st.lists(st.floats(9.0, 10.0, width=32), min_size=1, max_size=2),
+    random=st.randoms(use_true_random=False),
+)
+def test_all_that_have_grown_apart_meet_where_most_of_them_are(near, far, random):
+    it = averaging(f=0, **MEDOID)
+    regions = [(place, alike(it, place, name=f"r{at}", **APART)) for at, place in enumerate([*near, *far])]
+    ends = []
+    for place, own in regions:
+        others = [region for _, region in regions if region is not own]
+        random.shuffle(others)
+        ends.append(place + met(it, own, *others))
+    assert min(near) - 1e-3 <= ends[0] <= max(near) + 1e-3
+    assert ends == pytest.approx([ends[0]] * len(ends), abs=1e-3)
+
+
+@given(lie=st.floats(-1e6, 1e6, width=32), members=st.integers(1, 10**6), ahead=st.integers(-200, 2**40))
+def test_of_four_that_have_grown_apart_one_that_lies_moves_the_others_within_what_they_are(lie, members, ahead):
+    it = averaging(**MEDOID)
+    honest = [alike(it, place, name=name, **APART) for place, name in ((0.0, "a"), (1.0, "b"), (2.0, "c"))]
+    liar = alike(it, lie, name="0", members=members, round=200 + ahead)
+    for place, own in zip((0.0, 1.0, 2.0), honest, strict=True):
+        others = [region for region in honest if region is not own]
+        end = place + met(it, own, liar, *others)
+        assert -1.0 <= end <= 3.0
+
+
+def test_a_far_round_that_one_lies_does_not_make_it_the_only_one_that_counts():
+    it = averaging(**MEDOID)
+    behind = [alike(it, place, name=name, round=100) for name, place in (("a", 0.0), ("b", 1.0))]
+    ahead = alike(it, 9.0, name="c", round=200)
+    liar = alike(it, 1e6, name="0", members=10**6, round=2**40)
+    assert 9.0 + met(it, ahead, liar, *behind) <= 9.0
