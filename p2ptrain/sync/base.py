@@ -190,6 +190,21 @@ class InPlace(SyncStrategy, Protocol):
 
 
 @runtime_checkable
+class Layered(SyncStrategy, Protocol):
+    """A strategy whose updates have refinements, for neighbours whose links have time for them (refinements.py)."""
+
+    @property
+    def layers(self) -> Sequence[Message]:
+        """Return the refinements of the newest message, coarsest first."""
+
+    def refine(self, peer: str, layer: int, codec: str, payload: bytes) -> None:
+        """Take layer `layer`, from 1, of a neighbour's newest update. Raises PayloadError; nothing is then taken."""
+
+    def refined_by(self, sent: Mapping[str, int]) -> None:
+        """Note how many of our refinements each neighbour has."""
+
+
+@runtime_checkable
 class HasAnchor(SyncStrategy, Protocol):
     """A strategy that shows where the steps of a round began."""
 

@@ -21,7 +21,7 @@ makes it weigh less. A small degree or a fine codec gains it nothing over one th
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
@@ -61,6 +61,9 @@ class MixInputs:
     gamma: float
     loss_scorer: LossScorer
     """Scores models for an aggregator that tries them; begins at theta."""
+    refinements: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    """By the place of a neighbour in `others`: what is added to its difference to own estimate (d,), fp32, where both
+    ends hold refinements (refinements.py)."""
     slice_of: int | None = None
     """How many parameters the model has of which the vectors are a slice; None: they are whole."""
 
@@ -93,8 +96,11 @@ def tracked(table: MixInputs, rule: Aggregator) -> Columns:
         own_c = table.values(table.public_d, at)
         difference_nc = np.empty((len(table.others) + 1, own_c.size), dtype=np.float32)
         difference_nc[0] = 0
-        for row_c, other_d, weight in zip(difference_nc[1:], table.others, weights, strict=True):
+        rows = zip(difference_nc[1:], table.others, weights, strict=True)
+        for place, (row_c, other_d, weight) in enumerate(rows):
             np.subtract(table.values(other_d, at), own_c, out=row_c)
+            if place in table.refinements:
+                row_c += table.values(table.refinements[place], at)
             if weight != 1:
                 row_c *= np.float32(weight)
         return torch.from_numpy(difference_nc)

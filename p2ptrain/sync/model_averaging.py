@@ -33,6 +33,7 @@ from p2ptrain.sync.fragments import Fragment, zeros_but_for_a_part
 from p2ptrain.sync.loss_scorer import Judge, LossScorer
 from p2ptrain.sync.mixing import Blend, MixInputs, segments, spread, tracked
 from p2ptrain.sync.peer_selection import EVERYONE, PeerSelection
+from p2ptrain.sync.refinements import Refinements
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import ByteSource, check_model, to_bytes, values_of, view_of, whole
 
@@ -82,6 +83,9 @@ class ModelAveraging:
             config.aggregator, config.f, config.rule_options(self._loss_scorer.score)
         )
         self._outers = self._fresh_outers()
+        self._refinements = Refinements(config.layers, self.encoder.decoder) if config.layers else None
+        self.layers: tuple[Message, ...] = ()
+        """The refinements of the newest message, coarsest first."""
 
     @property
     def public_d(self) -> torch.Tensor:
@@ -106,7 +110,8 @@ class ModelAveraging:
         parts = self._parts
         is_of_all = len(self.encoder.schedule.parts) == 1 and parts.peer_selection is EVERYONE and not parts.mixing
         by_slices = all(implements(optimizer, BySlices) for optimizer in self._outers)
-        return is_of_all and by_slices and parts.blend is tracked and isinstance(self.encoder, TrackedEncoder)
+        in_slices = is_of_all and by_slices and self._refinements is None
+        return in_slices and parts.blend is tracked and isinstance(self.encoder, TrackedEncoder)
 
     @property
     def estimates(self) -> dict[str, torch.Tensor]:
@@ -120,15 +125,32 @@ class ModelAveraging:
         check_model(theta_d)
         message = self.encoder.draft(theta_d.contiguous(), anchor_d=self.anchor_d, round=round)
         self.encoder.commit(message)
+        if self._refinements is not None:
+            self.layers = self._refinements.encode(theta_d - self.public_d)
         return message
 
     def apply(self, peer: str, codec: str, payload: bytes) -> None:
         """Advance a neighbour's estimate by its payload. Raises PayloadError; the estimate is then unchanged."""
         self._known.apply(peer, codec, payload)
+        if self._refinements is not None:
+            self._refinements.advanced(peer, Message(codec, payload))
+
+    def refine(self, peer: str, layer: int, codec: str, payload: bytes) -> None:
+        """Take a refinement of a neighbour's newest update. Raises PayloadError; nothing is then taken."""
+        if self._refinements is None:
+            raise PayloadError("unknown_codec", "a refinement where the run has none")
+        self._refinements.take(peer, layer, Message(codec, payload))
+
+    def refined_by(self, sent: Mapping[str, int]) -> None:
+        """Note how many of our refinements each neighbour has: an edge is averaged as finely as both ends see it."""
+        if self._refinements is not None:
+            self._refinements.sent = sent
 
     def track(self, peer: str, base: ByteSource | None) -> None:
         """Begin a neighbour's estimate at the genesis (None) or a snapshot. Raises PayloadError."""
         self._known.track(peer, base)
+        if self._refinements is not None:
+            self._refinements.forget(peer)
 
     def share_estimate(self, peer: str, model_d: torch.Tensor) -> None:
         """Hold `model_d` (d,), of the estimates' type, as a neighbour's estimate, which the caller advances: for
@@ -138,6 +160,8 @@ class ModelAveraging:
     def forget(self, peer: str) -> None:
         """Drop a neighbour's estimate; no-op where there is none."""
         self._known.forget(peer)
+        if self._refinements is not None:
+            self._refinements.forget(peer)
 
     def aggregate(
         self,
@@ -386,6 +410,14 @@ class ModelAveraging:
         round: int,
     ) -> MixInputs:
         gamma = self._gamma(round)
+        gammas = [self._gamma_of(peer, gamma) for peer in members]
+        refinements: dict[int, torch.Tensor] = {}
+        if self._refinements is not None and (depths := self._refinements.depths(members)):
+            moved = self._refinements.differences(depths)
+            refinements = {place: moved[peer] for place, peer in enumerate(members) if peer in moved}
+            finer = {peer: self._refined_gamma(self._refinements.gamma(depth)) for peer, depth in depths.items()}
+            gammas = [max(min(gamma, own), finer.get(peer, 0.0)) for peer, own in zip(members, gammas, strict=True)]
+            gamma = max(gamma, *gammas)
         return MixInputs(
             part=self.encoder.schedule.part(round),
             theta_d=theta_d,
@@ -395,9 +427,13 @@ class ModelAveraging:
             weights=weights,
             loss_scorer=self._loss_scorer,
             gamma=gamma,
-            gammas=[self._gamma_of(peer, gamma) for peer in members],
+            gammas=gammas,
             slice_of=self._slice_of,
+            refinements=refinements,
         )
+
+    def _refined_gamma(self, codecs: float) -> float:
+        return min(codecs, self.largest_gamma) if self.config.gamma is None else self.config.gamma
 
     def _gamma(self, round: int) -> float:
         if self.encoder.schedule.is_exact(round):
@@ -424,6 +460,9 @@ class ModelAveraging:
         self.encoder.restart(model_d)
         self.encoder.unshare()
         self._outers = self._fresh_outers()
+        if self._refinements is not None:
+            self._refinements.restart()
+            self.layers = ()
 
     def _check_shape(self, theta_d: torch.Tensor) -> None:
         if theta_d.shape != (self._numel,):

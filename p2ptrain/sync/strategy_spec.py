@@ -69,5 +69,7 @@ class StrategySpec:
     makes then is a `HasAnchor`, whose rounds have a `snapshot_d`: a step normalization wants both."""
     local_rate: float = 1.0
     """Factor on the learning rate of a trainer's own steps."""
+    takes_layers: bool = False
+    """Whether `models` makes a `Layered`: its updates may have refinements."""
     check: Callable[["SyncConfig"], None] = anything_goes
     """ValueError, in one line, on a combination that cannot work."""

@@ -15,9 +15,11 @@ import torch
 from p2ptrain import aggregate, compress
 from p2ptrain.aggregate.zeno import Score
 from p2ptrain.compress.adaptive import adaptive_in
+from p2ptrain.compress.base import Stateful
 from p2ptrain.options import BadOptionError, Option, options_of
 from p2ptrain.outer import OUTER
 from p2ptrain.outer.momentum import Momentum, doubt, filled
+from p2ptrain.protocols import implements
 from p2ptrain.registry import Registry, UnknownMemberError
 from p2ptrain.sync.strategy_spec import StrategySpec
 from p2ptrain.sync.vectors import DTYPES, Precision
@@ -44,6 +46,9 @@ STAGES: Final[Mapping[str, Registry[Any]]] = {"aggregator": aggregate.PRE_AGGREG
 
 MEANT_WITHOUT_A_NAME: Final = {"every": "outer"}
 """Keys that two built-in members declare, and whose they are when no member is named: older releases wrote them so."""
+
+MAX_LAYERS: Final = 4
+"""Refinements of an update; a header names each (gossip.core.limits.MAX_LAYERS)."""
 
 CLOSEST: Final = 0.6
 """How much alike a key and an option must be to be taken for a misspelling. Chosen: difflib's own default."""
@@ -113,6 +118,9 @@ class SyncConfig:
     """What may leave a region, by its label: "nothing", or a number, which is of how many members' models what leaves
     it is an average at least. A region that is not named lets its members' averaged models out, as it is without this.
     Updates leave none. The same on all nodes."""
+    layers: tuple[str, ...] = ()
+    """The codecs of an update's refinements, coarsest first, beside `compressor`, which all take: as many of them as
+    the link between two neighbours has time for, each way. Of tracked_gossip. The same on all nodes."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The members' options, as `option` or `member.option`: those that were set, and all of the strategy's own."""
 
@@ -132,6 +140,7 @@ class SyncConfig:
         _check_own(self)
         compress.get(self.compressor, **self.codec_options())
         _check_region_codec(self)
+        _check_layers(self)
         aggregate.get(self.aggregator, f=self.f, **self.rule_options())
         OUTER.get(self.outer, **self.outer_options())  # it checks its options itself
         method.check(self)
@@ -160,7 +169,8 @@ class SyncConfig:
                 regions += f" rejoin {self.region_rejoin}"
         if self.residency:
             regions += " residency " + ",".join(f"{label} {self.residency[label]}" for label in sorted(self.residency))
-        return " ".join(filter(None, (self.spec().run_key(self), held, regions)))
+        layers = "layers " + ",".join(self.layers) if self.layers else ""
+        return " ".join(filter(None, (self.spec().run_key(self), held, regions, layers)))
 
     def outer_options(self) -> dict[str, Any]:
         """Return the options that were set for the outer optimizer."""
@@ -360,6 +370,8 @@ def _spread(config: SyncConfig, handler: Any) -> Any:
             dumped.pop(key)
     elif not config.residency:  # nor of a run with regions that has no policy
         dumped.pop("residency")
+    if not config.layers:  # nor of one without refinements
+        dumped.pop("layers")
     return dumped | dumped.pop(OPTIONS)
 
 
@@ -391,6 +403,20 @@ def _check_region_codec(config: SyncConfig) -> None:
     if codec.contraction < LEAST_REGION_CONTRACTION:
         lost = f"region_compressor={config.region_compressor} loses too much of a model that is sent whole"
         raise ValueError(f"{lost}: take int8, or int4")
+
+
+def _check_layers(config: SyncConfig) -> None:
+    """ValueError for refinements that cannot be, or that would refine nothing."""
+    if not config.layers:
+        return
+    if not config.spec().takes_layers:
+        raise ValueError(f"layers are for tracked_gossip, not for {config.strategy}: leave sync.layers out")
+    if len(config.layers) > MAX_LAYERS:
+        raise ValueError(f"layers has at most {MAX_LAYERS} codecs, not {len(config.layers)}")
+    for name in config.layers:
+        codec = compress.get(name)
+        if codec.name != name or adaptive_in(codec) is not None or implements(codec, Stateful):
+            raise ValueError(f"layers cannot have {name}: take one that needs no memory, such as q2, int4 or int8")
 
 
 def _check_own(config: SyncConfig) -> None:

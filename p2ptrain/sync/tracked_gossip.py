@@ -24,7 +24,9 @@ from p2ptrain.sync.sync_config import SyncConfig
 
 def method() -> StrategySpec:
     """Return the default strategy."""
-    return StrategySpec(name="tracked_gossip", models=among_all, check=check_momentum, ends_at_anchor=True)
+    return StrategySpec(
+        name="tracked_gossip", models=among_all, check=check_momentum, ends_at_anchor=True, takes_layers=True
+    )
 
 
 def among_all(config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
