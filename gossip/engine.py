@@ -11,7 +11,7 @@ its signature. Nothing outside this file reaches through the engine to a part (d
 """
 
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from gossip.actions import Action, ActionQueue, Broadcast, Disconnect, WakeRegional, WakeSync
@@ -286,8 +286,9 @@ class Engine:
         return Verdict.DUPLICATE if heard.too_soon else self._take(neighbour, link, now)
 
     def _take(self, neighbour: Neighbour, link: UpdateHeader, now: float) -> Verdict:
-        if link.body.size > self._config.max_payload_bytes:
-            raise RemoteError(Reason.OVERSIZE, f"a payload of {link.body.size} bytes is announced")
+        largest = max([link.body.size, *(layer.size for layer in link.body.layers)])
+        if largest > self._config.max_payload_bytes:
+            raise RemoteError(Reason.OVERSIZE, f"a payload of {largest} bytes is announced")
         verdict = neighbour.chain.learn(link)
         if self.fetch == "nothing" and verdict is Verdict.NEWS:
             self._probation.contributed(link.peer)
@@ -675,11 +676,15 @@ class Engine:
         steps: int,
         tokens: int,
         state: Payload | None,
+        layers: Sequence[tuple[str, Payload]] = (),
         now: float,
     ) -> None:
         """Publish the runtime's next delta, marked with `state` if there is one. Raises LocalError before the first
         epoch, or on a payload that cannot be sent."""
-        link = self.publisher.extend(round=round, codec=codec, payload=payload, steps=steps, tokens=tokens, state=state)
+        link = self.publisher.extend(
+            round=round, codec=codec, payload=payload, steps=steps, tokens=tokens, state=state, layers=layers
+        )
+        self.traffic.layers.published()
         self.exchange_times.published(link.address, now)
 
     def all_delivered(self) -> bool:
@@ -756,6 +761,10 @@ class Engine:
         if neighbour is not None:
             neighbour.accepted(what)
             self._probation.contributed(what.peer)
+        if isinstance(what, UpdateHeader):
+            self.traffic.layers.applied(what)
+        else:
+            self.traffic.layers.void(what.peer)
         delta = isinstance(what, UpdateHeader) and what.body.kind == "delta"
         self.exchange_times.applied(what.peer, what.place, now, delta=delta)
 
@@ -764,6 +773,7 @@ class Engine:
         neighbour = self.neighbours.get(what.peer)
         if neighbour is not None:
             neighbour.rejected(what, error.reason, now)
+        self.traffic.layers.void(what.peer)
         self.offence(what.peer, error, now)
 
     def trained(self, encode_s: float, now: float) -> None:

@@ -8,7 +8,7 @@ answers each with `accepted` or `rejected`, publishes its own, and closes rounds
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, KeysView
+from collections.abc import Callable, Collection, Iterable, KeysView, Sequence
 from functools import partial
 from typing import Final, assert_never
 
@@ -257,16 +257,58 @@ class GossipService(Handlers):
         await self._announce()
 
     async def publish(
-        self, *, round: int, codec: str, payload: bytes, steps: int, tokens: int, state: StateSource | None = None
+        self,
+        *,
+        round: int,
+        codec: str,
+        payload: bytes,
+        steps: int,
+        tokens: int,
+        state: StateSource | None = None,
+        layers: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        """Publish the next delta. Now and then it names the state after it, if `state` gives that. Raises LocalError
-        before the first epoch, or on a payload that no peer may take."""
+        """Publish the next delta. Now and then it names the state after it, if `state` gives that. `layers`: its
+        refinements, coarsest first, each with the name of its codec. Raises LocalError before the first epoch, or on a
+        payload that no peer may take."""
         self._engine.check_publishes()
         hashed = await self._context.hasher.payload(payload)
+        refinements = [(name, await self._context.hasher.payload(data)) for name, data in layers]
         mark = await self._marker.cut(state)
-        now = trio.current_time()
-        self._engine.publish(round=round, codec=codec, payload=hashed, steps=steps, tokens=tokens, state=mark, now=now)
+        self._engine.publish(
+            round=round,
+            codec=codec,
+            payload=hashed,
+            steps=steps,
+            tokens=tokens,
+            state=mark,
+            layers=refinements,
+            now=trio.current_time(),
+        )
         await self._announce()
+
+    def begin_layers(self, hidden_s: float) -> None:
+        """Note that a round closes now, and that neighbours' refinements have so many seconds to come, in this and in
+        later rounds; at first they have none."""
+        self._engine.traffic.layers.begin_closing(hidden_s, trio.current_time())
+        self._followers.wake_all()
+
+    async def finish_layers(self, *, wait: bool) -> None:
+        """Give up the refinements that have not come; with `wait`, after those that are expected within their time have
+        come, or that is over."""
+        plan = self._engine.traffic.layers
+        with trio.move_on_at(trio.current_time() if plan.closes_at is None else plan.closes_at):
+            while wait and self._followers.refining:
+                await self._context.changed.wait()
+        self._followers.stop_refining()
+        plan.end_closing()
+
+    def layers_taken(self) -> dict[PeerId, int]:
+        """Return how many refinements of its newest update are here, of each neighbour with any."""
+        return self._engine.traffic.layers.depths()
+
+    def layers_sent(self) -> dict[PeerId, int]:
+        """Return how many of our refinements each neighbour has, of our newest update or the one before."""
+        return self._engine.traffic.layers.sent_to()
 
     async def exchange(
         self, group: Group, data: bytes, reduce: ReduceFunction, *, gather_s: float, timeout_s: float

@@ -64,7 +64,7 @@ class Update:
 
     `genesis`: the estimate is the seeded initial model (payload None). `snapshot`: it is exactly these bytes, from a
     base link or to repair a gap; large ones lie in a file (payload None, `filed`). `delta`: decode with `codec` and
-    add. `steps` and `tokens`: how much the peer says that it trained for this update.
+    add; `layer`: 0, or which refinement of that update these bytes are, from 1: it moves no estimate. `steps` and `tokens`: how much the peer says that it trained for this update.
     """
 
     peer: PeerId
@@ -77,6 +77,7 @@ class Update:
     steps: int
     tokens: int
     filed: "BlobFile | None" = None
+    layer: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

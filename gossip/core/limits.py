@@ -79,6 +79,9 @@ MIN_RATE: Final = 16 * KIB
 MAX_CODEC_CHARS: Final = 32
 """A registry name such as `q2` or `topk`."""
 
+MAX_LAYERS: Final = 4
+"""Refinements of an update: from a hundredth of a bit to eight bits a parameter four steps are enough."""
+
 MAX_DETAIL_CHARS: Final = 200
 """A refusal's explanation: one line for a log."""
 

@@ -20,6 +20,7 @@ from gossip.core.limits import (
     MAX_ADDRESSES,
     MAX_BLOB_BYTES,
     MAX_CODEC_CHARS,
+    MAX_LAYERS,
     MAX_RECORD_NEIGHBOURS,
     MAX_REGION_CHARS,
     MAX_REGION_MEMBERS,
@@ -33,9 +34,19 @@ _UPDATE_KINDS: Final = frozenset(get_args(UpdateKind))
 
 
 @dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A refinement of an update: what its payload left out, in a further codec. `size`: bytes of the blob `address`."""
+
+    codec: str
+    size: int
+    address: Digest
+
+
+@dataclass(frozen=True, kw_only=True)
 class UpdateHeaderBody:
     """What a link says of its update. `size`: payload bytes. `genesis`: the initial model's digest, in genesis links
-    only. `state`: the address of the estimate after this link, in marked deltas only (limits.MARK_EVERY)."""
+    only. `state`: the address of the estimate after this link, in marked deltas only (limits.MARK_EVERY). `layers`: the
+    refinements of a delta, coarsest first."""
 
     round: int
     kind: UpdateKind
@@ -45,13 +56,17 @@ class UpdateHeaderBody:
     tokens: int = 0
     genesis: Digest | None = None
     state: Digest | None = None
+    layers: tuple[Layer, ...] = ()
 
     def encode(self) -> bytes:
         """Return the body of the statement."""
         fields = (self.round, self.kind, self.codec, self.size, self.steps, self.tokens)
         if self.genesis is not None:
             return pack((*fields, self.genesis))
-        return pack((*fields, self.state or b"") if self.kind == "delta" else fields)
+        if self.kind != "delta":
+            return pack(fields)
+        layers = [(layer.codec, layer.size, layer.address) for layer in self.layers]
+        return pack((*fields, self.state or b"", *([layers] if layers else [])))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +124,7 @@ def _parse_link_body(envelope: Envelope) -> UpdateHeaderBody:
     steps, tokens = fields.integer(), fields.integer()
     genesis = fields.digest() if kind == "genesis" else None
     state = fields.binary(DIGEST_BYTES) if kind == "delta" else b""
+    layers = _parse_layers(fields.array(MAX_LAYERS)) if kind == "delta" and fields.left else ()
     fields.end()
     if len(state) not in (0, DIGEST_BYTES):
         raise malformed("a state is named by a digest")
@@ -122,7 +138,20 @@ def _parse_link_body(envelope: Envelope) -> UpdateHeaderBody:
         tokens=tokens,
         genesis=genesis,
         state=Digest(state) if state else None,
+        layers=layers,
     )
+
+
+def _parse_layers(items: Fields) -> tuple[Layer, ...]:
+    if not items.left:
+        raise malformed("no layers are said by leaving them out")
+    layers = []
+    while items.left:
+        fields = items.array(3)
+        layer = Layer(codec=fields.text(MAX_CODEC_CHARS), size=fields.integer(MAX_BLOB_BYTES), address=fields.digest())
+        fields.end()
+        layers.append(layer)
+    return tuple(layers)
 
 
 def _check_link(link: UpdateHeader) -> None:
@@ -135,6 +164,8 @@ def _check_link(link: UpdateHeader) -> None:
     empty = link.body.kind == "genesis"
     if empty != (link.address == NO_DIGEST) or empty != (link.body.size == 0):
         raise RemoteError(Reason.PROTOCOL, "a genesis, and nothing else, has no payload")
+    if any(layer.size == 0 or layer.address == NO_DIGEST for layer in link.body.layers):
+        raise RemoteError(Reason.PROTOCOL, "a layer without a payload")
     if link.body.state is not None and link.seq % MARK_EVERY:
         raise RemoteError(Reason.PROTOCOL, f"only every {MARK_EVERY}th link names a state")
 

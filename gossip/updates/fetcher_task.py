@@ -12,7 +12,7 @@ import trio
 
 from gossip.blobs.attestation_task import SnapshotAttestation
 from gossip.blobs.blob_cache_task import BlobCache, PartialBlob
-from gossip.blobs.blob_fetch_task import BlobFetch
+from gossip.blobs.blob_fetch_task import BULK_BYTES, BlobFetch, fetch_blob
 from gossip.blobs.multi_source_task import MultiSourceFetch
 from gossip.context import ServiceContext
 from gossip.core.api import BlobFile
@@ -28,7 +28,8 @@ from gossip.core.messages import (
     parse_headers_answer,
 )
 from gossip.core.statements import SnapshotOffer, UpdateHeader
-from gossip.session import ask_once
+from gossip.session import ask_once, open_session
+from gossip.updates.layer_plan import FetchLayer
 from gossip.updates.neighbour import FetchHeaders, FetchPayload, FetchSnapshot, Work
 from gossip.updates.traffic import Traffic
 
@@ -69,6 +70,18 @@ class Fetcher:
                 return offer, await self._pull(offer.address, offer.size, model=True)
             case _:
                 assert_never(work)
+
+    async def layer(self, work: FetchLayer) -> bytes:
+        """Pull a refinement from its author, who so knows that we have it; nobody else is asked, and it is not served
+        to others. Raises RemoteError (also Refused) or TransportError."""
+        layer, context = work.link.body.layers[work.layer - 1], self._context
+        began, bulk = trio.current_time(), layer.size >= BULK_BYTES
+        async with open_session(context.transport, self._peer, context.config.request_timeout_s, bulk=bulk) as session:
+            meter = self._traffic.received(snapshot=False)
+            data = await fetch_blob(session, layer.address, layer.size, context.hasher, meter)
+        self._engine.heard(self._peer, trio.current_time())
+        self._traffic.layers.took(work, trio.current_time() - began)
+        return data
 
     def forget(self) -> None:
         """Drop what was fetched from this neighbour: it is not served any more."""

@@ -4,7 +4,7 @@ One update of each neighbour is in flight at a time, so memory is bounded by the
 itself. Whatever goes wrong here costs this neighbour a pause or points; the service goes on.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
@@ -23,6 +23,7 @@ from gossip.core.statements import SnapshotOffer, UpdateHeader
 from gossip.transport.base import TransportError
 from gossip.updates.fetcher_task import Fetcher
 from gossip.updates.hello_task import say_hello
+from gossip.updates.layer_plan import FetchLayer
 from gossip.updates.neighbour import FetchPayload, Neighbour, Work
 from gossip.updates.traffic import Traffic
 
@@ -36,7 +37,7 @@ model."""
 @dataclass
 class _InFlight:
     update: Update
-    what: UpdateHeader | SnapshotOffer
+    what: UpdateHeader | SnapshotOffer | FetchLayer
     answered: trio.Event
     accepted: bool = False
 
@@ -61,6 +62,9 @@ class Follower:
         self._updates = updates
         self._in_flight: _InFlight | None = None
         self._fetcher = fetcher
+        self._layers = context.engine.traffic.layers
+        self._layer: tuple[FetchLayer, trio.CancelScope] | None = None
+        """The refinement that is being pulled."""
         self._checker = StateDigestVerifier(peer, neighbour, context)
         self._quota = KeyedTokenBucket(burst=UPDATES_BURST, per_s=UPDATES_PER_S)
 
@@ -84,8 +88,22 @@ class Follower:
             self._fetcher.forget()
 
     def wake(self) -> None:
-        """Check at once whether there is something to fetch."""
+        """Check at once whether there is something to fetch. A newer update comes before a refinement."""
+        if self._layer is not None and not self._layers.is_newest(self._layer[0]):
+            self._layer[1].cancel()
         self._woken.beat()
+
+    @property
+    def refining(self) -> bool:
+        """Whether a refinement is on its way, or is about to be fetched."""
+        flight = self._in_flight
+        under_way = self._layer is not None or (flight is not None and isinstance(flight.what, FetchLayer))
+        return under_way or self._layers.next_layer(self._peer, trio.current_time()) is not None
+
+    def stop_refining(self) -> None:
+        """Give up the refinement that is being pulled."""
+        if self._layer is not None:
+            self._layer[1].cancel()
 
     def answer(self, update: Update, error: RemoteError | None) -> None:
         """Handle the runtime's verdict. It is void for an update that is no longer in flight (the peer came back)."""
@@ -93,12 +111,22 @@ class Follower:
         if flight is None or flight.update is not update:
             return
         self._in_flight = None
-        if error is None:
-            flight.accepted = True
+        flight.accepted = error is None
+        if isinstance(flight.what, FetchLayer):
+            self._layer_answered(flight.what, error)
+        elif error is None:
             self._engine.accepted(flight.what, trio.current_time())
         else:
             self._engine.rejected(flight.what, error, trio.current_time())
         flight.answered.set()
+
+    def _layer_answered(self, work: FetchLayer, error: RemoteError | None) -> None:
+        """A refused refinement costs its author as a payload does. The update that it refines stays."""
+        if error is None:
+            self._layers.accepted(work)
+        else:
+            self._layers.given_up(work, late=False)
+            self._engine.offence(self._peer, error, trio.current_time())
 
     async def _follow(self) -> None:
         while True:
@@ -109,13 +137,38 @@ class Follower:
             except RemoteError as error:
                 self._context.offence(self._peer, error)
                 work = None
-            if work is None:
+            layer = None if work is not None else self._layers.next_layer(self._peer, trio.current_time())
+            if work is None and layer is None:
                 await self._wait(self._neighbour.retry_at)
             elif (pause := self._engine.hold_back(self._peer, trio.current_time())) > 0:
                 self._context.perform()
                 await self._wait(trio.current_time() + pause)  # then check anew: a snapshot may serve better
-            else:
+            elif work is not None:
                 await self._attempt(work)
+            elif layer is not None:
+                await self._refine(layer)
+
+    async def _refine(self, work: FetchLayer) -> None:
+        """Pull a refinement and pass it on, unless its time is over before."""
+        data: bytes | None = None
+        with trio.CancelScope() as scope:
+            self._layer = work, scope
+            try:
+                data = await self._fetcher.layer(work)
+            except Refused:
+                pass  # a newer update has taken its place
+            except RemoteError as error:
+                self._context.offence(self._peer, error)
+            except TransportError:
+                pass
+            finally:
+                self._layer = None
+        if data is None:
+            self._layers.given_up(work, late=scope.cancelled_caught)
+            self._context.perform()
+        else:
+            layer = work.link.body.layers[work.layer - 1]
+            await self._hand_over(replace(update_of(work.link, data), codec=layer.codec, layer=work.layer), work)
 
     async def _wait(self, until: float) -> None:
         pause = trio.CancelScope(deadline=until if until > trio.current_time() else float("inf"))
@@ -149,17 +202,23 @@ class Follower:
     async def _deliver(self, what: UpdateHeader | SnapshotOffer, payload: bytes | BlobFile | None) -> None:
         if (pause := self._quota.reserve(self._peer, trio.current_time())) > 0:
             await trio.sleep(pause)
-        flight = _InFlight(update_of(what, payload), what, trio.Event())
+        accepted = await self._hand_over(update_of(what, payload), what)
+        del payload
+        if accepted and isinstance(what, UpdateHeader):
+            await self._check_mark(what)
+
+    async def _hand_over(self, update: Update, what: UpdateHeader | SnapshotOffer | FetchLayer) -> bool:
+        """Pass an update to the runtime; return whether it was accepted."""
+        flight = _InFlight(update, what, trio.Event())
+        del update
         self._in_flight = flight
         try:
             self._updates.send_nowait(flight.update)  # the runtime waits for it: the usual case, without a wake-up
         except trio.WouldBlock:
             await self._updates.send(flight.update)
-        del payload
         await flight.answered.wait()
         self._context.perform()
-        if flight.accepted and isinstance(what, UpdateHeader):
-            await self._check_mark(what)
+        return flight.accepted
 
     async def _check_mark(self, link: UpdateHeader) -> None:
         try:
@@ -252,6 +311,21 @@ class Followers:
         """Wake the follower of this peer: there may be something to fetch."""
         if peer in self._all:
             self._all[peer].wake()
+
+    def wake_all(self) -> None:
+        """Wake all followers."""
+        for follower in self._all.values():
+            follower.wake()
+
+    @property
+    def refining(self) -> bool:
+        """Whether refinements are on their way, or about to be fetched."""
+        return any(follower.refining for follower in self._all.values())
+
+    def stop_refining(self) -> None:
+        """Give up all refinements that are being pulled."""
+        for follower in self._all.values():
+            follower.stop_refining()
 
     def answer(self, update: Update, error: RemoteError | None) -> None:
         """Pass on the runtime's verdict on an update of a neighbour."""

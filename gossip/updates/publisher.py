@@ -1,11 +1,12 @@
 """Our own chain: we sign its links, keep the last few with their payloads, and offer snapshots.
 
-Memory holds the history and two snapshots: the newest, and the one before, which a slow puller may still be reading. A
+Memory holds the history, the refinements of the newest link, and two snapshots: the newest, and the one before, which a slow puller may still be reading. A
 snapshot that nobody asked for makes room for the next. Everything older is dropped at once, so that a node holds as
 much at round 60 as at round 20.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +17,9 @@ from gossip.core.envelope import Scope, seal
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest
-from gossip.core.limits import MARK_EVERY, MAX_CODEC_CHARS
+from gossip.core.limits import MARK_EVERY, MAX_CODEC_CHARS, MAX_LAYERS
 from gossip.core.statements import (
+    Layer,
     SnapshotOffer,
     UpdateHeader,
     UpdateHeaderBody,
@@ -49,8 +51,10 @@ class Publisher:
         self._scope = scope
         self._history = history
         self._max_payload_bytes = max_payload_bytes
-        # Every payload of the history, two snapshots and one blob being added.
-        self.blobs = BlobStore((history + SNAPSHOTS_HELD + 1) * max_payload_bytes)
+        # Every payload of the history, two snapshots, one link's refinements and one blob being added.
+        self.blobs = BlobStore((history + SNAPSHOTS_HELD + MAX_LAYERS + 1) * max_payload_bytes)
+        self._layers: dict[Digest, int] = {}
+        """The refinements of the newest link, from 1, by address."""
         self._links: deque[UpdateHeader] = deque()
         self._offers: deque[SnapshotOffer] = deque()
         self._wanted: set[Digest] = set()
@@ -81,6 +85,7 @@ class Publisher:
         while self._offers:
             self._let_go(self._offers.popleft().address)
         self._wanted.clear()
+        self._drop_layers()
         self._links.append(link)
         return link
 
@@ -92,15 +97,27 @@ class Publisher:
         return newest is not None and (newest.seq + 1) % MARK_EVERY == 0 and self._history > REUSE_WITHIN
 
     def extend(
-        self, *, round: int, codec: str, payload: Payload, steps: int, tokens: int, state: Payload | None = None
+        self,
+        *,
+        round: int,
+        codec: str,
+        payload: Payload,
+        steps: int,
+        tokens: int,
+        state: Payload | None = None,
+        layers: Sequence[tuple[str, Payload]] = (),
     ) -> UpdateHeader:
-        """Publish the next delta, marked with `state` and offered from then on if there is one. Raises LocalError
-        before the first epoch, or on a payload that cannot be sent."""
+        """Publish the next delta, marked with `state` and offered from then on if there is one. `layers`: its
+        refinements, each by the codec that reads it. Raises LocalError before the first epoch, or on a payload that
+        cannot be sent."""
         newest = self._require()
-        for blob in (payload, state) if state else (payload,):
+        for blob in (payload, *([state] if state else []), *(refinement for _, refinement in layers)):
             self._check_size(blob)
-        if not 0 < len(codec) <= MAX_CODEC_CHARS:
-            raise LocalError(f"a codec's name has 1 to {MAX_CODEC_CHARS} characters: {codec!r}")
+        for name in (codec, *(name for name, _ in layers)):
+            if not 0 < len(name) <= MAX_CODEC_CHARS:
+                raise LocalError(f"a codec's name has 1 to {MAX_CODEC_CHARS} characters: {name!r}")
+        if len(layers) > MAX_LAYERS:
+            raise LocalError(f"an update has at most {MAX_LAYERS} refinements, not {len(layers)}")
         body = UpdateHeaderBody(
             round=round,
             kind="delta",
@@ -109,8 +126,14 @@ class Publisher:
             steps=steps,
             tokens=tokens,
             state=state.manifest.address if state else None,
+            layers=tuple(
+                Layer(codec=name, size=blob.manifest.size, address=blob.manifest.address) for name, blob in layers
+            ),
         )
+        self._drop_layers()
         address = self._hold(payload)
+        for number, (_, refinement) in enumerate(layers, start=1):
+            self._layers[self._hold(refinement)] = number
         link = self._sign(epoch=newest.epoch, seq=newest.seq + 1, prev=newest.digest, address=address, body=body)
         self._links.append(link)
         while len(self._links) > self._history:
@@ -118,6 +141,10 @@ class Publisher:
         if state is not None:
             self._offer(link, state)
         return link
+
+    def layer_at(self, address: Digest) -> int:
+        """Return which refinement of our newest link a blob is, from 1; 0 for any other blob."""
+        return self._layers.get(address, 0)
 
     def links(self, epoch: int, first: int, count: int) -> list[bytes]:
         """Return the requested envelopes that are held, without a gap; none when the first is not held."""
@@ -182,6 +209,10 @@ class Publisher:
     def _hold(self, payload: Payload) -> Digest:
         self._check_size(payload)
         return self.blobs.put(payload.manifest, payload.data)
+
+    def _drop_layers(self) -> None:
+        while self._layers:
+            self._let_go(self._layers.popitem()[0])
 
     def _let_go(self, address: Digest) -> None:
         if address != NO_DIGEST:

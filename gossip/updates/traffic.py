@@ -6,6 +6,7 @@ from typing import Literal
 from gossip.core.api import GossipStats
 from gossip.core.ids import Digest, PeerId
 from gossip.updates.exchange_times import ExchangeTimes
+from gossip.updates.layer_plan import LayerPlan
 from gossip.updates.neighbour import Neighbour
 from gossip.updates.publisher import Publisher
 from gossip.updates.throughput import Throughput
@@ -26,6 +27,7 @@ class Traffic:
         self._neighbours = neighbours
         self.speeds = Throughput(neighbours)
         self._exchange_times = exchange_times
+        self.layers = LayerPlan(neighbours, self.speeds)
 
     def blob_fetched(self, seconds: float) -> None:
         """Note that a blob is here as a whole, so many seconds after the first request for it."""
@@ -63,6 +65,9 @@ class Traffic:
     def delivered(self, peer: PeerId, address: Digest, now: float) -> None:
         """Note that `peer` was sent all of a blob of ours, or wants no more of it: it has the rest from others."""
         neighbour = self._neighbours.get(peer)
+        if (layer := self._publisher.layer_at(address)) > 0:
+            self.layers.sent(peer, layer)
+            return
         if neighbour is not None and neighbour.delivered != address:
             self._exchange_times.delivered(peer, address, now)
         if neighbour is not None:

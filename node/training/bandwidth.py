@@ -50,6 +50,14 @@ def plan_phase(node: Node, step_seconds: float) -> None:
     node.pace.plan({str(peer) for peer in node.service.neighbours()}, step_seconds, link)
 
 
+def hidden_seconds(node: Node, step_seconds: float) -> float:
+    """Return the seconds of a closing that refinements may take: as much as a payload, while the next steps run; where
+    training waits for the closing, as long as the exchange of the updates takes anyway."""
+    if not node.config.node.overlap:
+        return node.service.exchange_seconds() or 0.0
+    return CLOSING_SHARE * min(node.state.overlap_steps * step_seconds, node.config.network.initial_deadline_s)
+
+
 def give_budget(node: Node, step_seconds: float) -> None:
     """Tell the strategy how large its next message may be. Until a link was measured, or while nobody fetches anything,
     the budget stays as it was."""

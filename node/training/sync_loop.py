@@ -35,7 +35,8 @@ from node.training.visiting import take_visits
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.protocols import implements
 from p2ptrain.saved.filed_vector import LostVectorError
-from p2ptrain.sync import StepsAnchor
+from p2ptrain.sync import StepsAnchor, SyncStrategy
+from p2ptrain.sync.base import Layered
 from p2ptrain.sync.sliced_vectors import LostSliceError
 
 FINAL_ROUND_PATIENCE = 2.0
@@ -167,7 +168,10 @@ async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
                     node.forget(node.estimates.make_room(peer))
                 spent = partial(node.service.spent, update)
                 with node.pace.work():
-                    if update.kind == "delta":
+                    if update.layer:
+                        assert payload is not None, "a refinement always has a payload"
+                        await node.compute(partial(_refine, strategy, update, payload), spent, SideWork.DECODE)
+                    elif update.kind == "delta":
                         assert payload is not None, "a delta always has a payload"
                         await node.compute(
                             lambda: strategy.apply(peer, update.codec, payload),  # noqa: B023
@@ -186,10 +190,18 @@ async def follow(node: Node, taken: Callable[[Update], None] = _ignore) -> None:
             node.service.rejected(update, Reason.MALFORMED, f"{type(error).__name__} while decoding {update.codec}")
         else:
             node.service.accepted(update)
+            if update.layer:
+                continue
             node.counts.note_accepted(peer, delta=update.kind == "delta")
             taken(update)
             node.pace.took(peer, update.steps if update.kind == "delta" else None)
             node.state.look_around(node.service.swarm_round())
+
+
+def _refine(strategy: SyncStrategy, update: Update, payload: bytes) -> None:
+    if not implements(strategy, Layered):
+        raise PayloadError("unknown_codec", "a refinement where the run has none")
+    strategy.refine(str(update.peer), update.layer, update.codec, payload)
 
 
 def _charge(offence: PayloadError) -> tuple[Reason, str]:

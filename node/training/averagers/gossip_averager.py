@@ -3,14 +3,14 @@
 from typing import Final
 
 from gossip.core.api import Fetch, RoundView
-from node.training.bandwidth import give_budget
+from node.training.bandwidth import give_budget, hidden_seconds
 from node.training.divergence import diverged, why_refused
 from node.training.executors import SideWork
 from node.training.inner_loop import Phase
 from node.training.node import Node
 from p2ptrain.protocols import implements
 from p2ptrain.sync import Message, RoundResult, SyncStrategy
-from p2ptrain.sync.base import InPlace
+from p2ptrain.sync.base import InPlace, Layered
 from p2ptrain.sync.mixing import metropolis_shares
 
 
@@ -33,12 +33,21 @@ class GossipAverager:
         with node.closing_times.measure("publish"):
             await self._publish(node, phase)
         with node.closing_times.measure("collect"):
+            if self._layers(node):
+                node.service.begin_layers(hidden_seconds(node, phase.step_seconds))
             view = await node.service.close_round(node.state.round, at_most_s=at_most_s)
+            if self._layers(node):
+                await node.service.finish_layers(wait=node.config.node.overlap)
         with node.closing_times.measure("aggregate"):
             result = await self._aggregate(node, phase, view)
             if node.regions is not None:
                 result = await node.regions.close(node, result)
         return view, result
+
+    def _layers(self, node: Node) -> Layered | None:
+        """The strategy, where the run's updates have refinements."""
+        strategy = self._strategy
+        return strategy if node.config.sync.layers and implements(strategy, Layered) else None
 
     async def _publish(self, node: Node, phase: Phase) -> None:
         """Compress this round's parameters against the tracked estimate, and publish the result."""
@@ -46,6 +55,7 @@ class GossipAverager:
             give_budget(node, phase.step_seconds)
             with node.pace.work():
                 message = await self._encode(node, phase)
+            layered = self._layers(node)
             await node.service.publish(
                 round=node.state.round,
                 codec=message.codec,
@@ -53,6 +63,7 @@ class GossipAverager:
                 steps=phase.steps,
                 tokens=phase.tokens,
                 state=lambda: node.compute(node.snapshots.view),
+                layers=layered.layers if layered else (),
             )
         node.counts.note_published(len(message.payload))
         node.pace.took(node.peer_id, phase.steps)
@@ -77,6 +88,8 @@ class GossipAverager:
         async with node.strategy_lock:
             # A peer that left after the round was closed still counts in it: at the end all leave within one round.
             node.forget(node.estimates.forget_departed(besides=staleness))
+            if layered := self._layers(node):
+                layered.refined_by({str(peer): layers for peer, layers in node.service.layers_sent().items()})
             with node.pace.work():
                 strategy = self._strategy
                 close = strategy.aggregate_ if implements(strategy, InPlace) else strategy.aggregate

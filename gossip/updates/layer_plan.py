@@ -1,0 +1,152 @@
+"""Which refinements of the neighbours' updates are fetched, and which neighbour has been sent how many of ours.
+
+A link names the refinements of its update (core/statements.py, `Layer`). They are worth something until the round
+closes, and only to the round: so the next one is fetched of a neighbour if it is expected to be here in the time that
+the runtime says is hidden, and one that is under way when the round closes is given up. The newest update of a neighbour
+always comes first.
+
+How long one takes is known from the last time; where it never came, from the fastest transfer of this neighbour. What
+was given up is not asked for again for some links. Time is measured here, and nothing of it is a claim of the neighbour.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gossip.core.ids import PeerId
+from gossip.core.statements import UpdateHeader
+from gossip.updates.neighbour import Neighbour
+from gossip.updates.throughput import LEAST_S, Throughput
+
+RESTS_LINKS: Final = 8
+"""Links of a neighbour for which a layer is not fetched that did not come in time: at most an eighth of the rounds have
+a transfer that is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchLayer:
+    """Pull layer `layer`, from 1, of the update of this link, which is applied."""
+
+    link: UpdateHeader
+    layer: int
+
+
+@dataclass(kw_only=True)
+class _Refined:
+    link: UpdateHeader
+    taken: int = 0
+    over: bool = False
+    """Whether nothing more of this link is fetched."""
+
+
+class LayerPlan:
+    """Decides for the peers in `neighbours`; those that have left are forgotten."""
+
+    def __init__(self, neighbours: Mapping[PeerId, Neighbour], speeds: Throughput) -> None:
+        self._neighbours = neighbours
+        self._speeds = speeds
+        self._hidden_s = 0.0
+        self.closes_at: float | None = None
+        """When the time of the round that is being closed is over; None: none is."""
+        self._refined: dict[PeerId, _Refined] = {}
+        self._took: dict[tuple[PeerId, int], tuple[int, float]] = {}
+        """By neighbour and layer: bytes and seconds of the last transfer."""
+        self._rests: dict[tuple[PeerId, int], tuple[int, int]] = {}
+        """By neighbour and layer: before which link it is not fetched again."""
+        self._sent: dict[PeerId, int] = {}
+        self._sent_before: dict[PeerId, int] = {}
+
+    # -- theirs
+
+    def begin_closing(self, hidden_s: float, now: float) -> None:
+        """Note that a round closes now, and that this and later ones have so many seconds for refinements."""
+        self._hidden_s = hidden_s
+        self.closes_at = now + hidden_s
+
+    def end_closing(self) -> None:
+        """Note that the round has closed."""
+        self.closes_at = None
+
+    def applied(self, link: UpdateHeader) -> None:
+        """Note that the runtime has applied the update of a link."""
+        self._forget_departed()
+        self._refined.pop(link.peer, None)
+        if link.body.layers:
+            self._refined[link.peer] = _Refined(link=link)
+
+    def void(self, peer: PeerId) -> None:
+        """Note that the runtime's estimate of a neighbour is another one than after its newest link."""
+        self._refined.pop(peer, None)
+
+    def next_layer(self, peer: PeerId, now: float) -> FetchLayer | None:
+        """Return the refinement to fetch from a neighbour now; None where there is none, or no time for it."""
+        refined = self._refined.get(peer)
+        if refined is None or refined.over or refined.taken == len(refined.link.body.layers):
+            return None
+        work = FetchLayer(link=refined.link, layer=refined.taken + 1)
+        if not self.is_newest(work) or self._rests.get((peer, work.layer), (0, 0)) > refined.link.place:
+            return None
+        left = self._hidden_s if self.closes_at is None else self.closes_at - now
+        return work if self._seconds(work, now) <= left and left > 0 else None
+
+    def is_newest(self, work: FetchLayer) -> bool:
+        """Return whether a layer is of the neighbour's newest link."""
+        neighbour = self._neighbours.get(work.link.peer)
+        announced = neighbour.chain.announced if neighbour else None
+        return announced is not None and announced.place <= work.link.place
+
+    def took(self, work: FetchLayer, seconds: float) -> None:
+        """Note that a layer is here, so many seconds after it was asked for."""
+        self._took[work.link.peer, work.layer] = work.link.body.layers[work.layer - 1].size, max(LEAST_S, seconds)
+
+    def accepted(self, work: FetchLayer) -> None:
+        """Note that the runtime has taken a layer."""
+        refined = self._refined.get(work.link.peer)
+        if refined is not None and refined.link.digest == work.link.digest:
+            refined.taken = work.layer
+
+    def given_up(self, work: FetchLayer, *, late: bool) -> None:
+        """Note that a layer did not come, and nothing more of its link is fetched. `late`: its time was over."""
+        peer, (epoch, seq) = work.link.peer, work.link.place
+        refined = self._refined.get(peer)
+        if refined is not None and refined.link.digest == work.link.digest:
+            refined.over = True
+        if late:
+            self._took.pop((peer, work.layer), None)
+            self._rests[peer, work.layer] = epoch, seq + RESTS_LINKS
+
+    def depths(self) -> dict[PeerId, int]:
+        """Return how many layers of its newest update are held of each neighbour that has sent any."""
+        return {peer: it.taken for peer, it in self._refined.items() if it.taken}
+
+    # -- ours
+
+    def published(self) -> None:
+        """Note that our next update is out: nobody has any of its layers."""
+        self._sent_before, self._sent = self._sent, {}
+
+    def sent(self, peer: PeerId, layer: int) -> None:
+        """Note that a neighbour has been sent all of a layer of our newest update."""
+        self._sent[peer] = max(layer, self._sent.get(peer, 0))
+
+    def sent_to(self) -> dict[PeerId, int]:
+        """Return how many of our layers each neighbour has: of the newest update, or of the one before, since whoever
+        had them then will have them before its own round closes, which may be after ours."""
+        peers = self._neighbours.keys() & (self._sent.keys() | self._sent_before.keys())
+        return {peer: max(self._sent.get(peer, 0), self._sent_before.get(peer, 0)) for peer in peers}
+
+    def _seconds(self, work: FetchLayer, now: float) -> float:
+        """Return how long a layer is expected to take; 0 where nothing was measured yet."""
+        peer, size = work.link.peer, work.link.body.layers[work.layer - 1].size
+        measured = [size_ / seconds for (who, _), (size_, seconds) in self._took.items() if who == peer]
+        received = self._speeds.of(peer, now).received
+        speeds = measured if received is None else [*measured, received]
+        by_speed = size / max(speeds) if speeds else 0.0
+        known = self._took.get((peer, work.layer))
+        return by_speed if known is None else min(by_speed, known[1] * size / known[0])
+
+    def _forget_departed(self) -> None:
+        here = self._neighbours
+        self._refined = {peer: it for peer, it in self._refined.items() if peer in here}
+        self._took = {key: it for key, it in self._took.items() if key[0] in here}
+        self._rests = {key: it for key, it in self._rests.items() if key[0] in here}
