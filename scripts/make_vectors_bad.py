@@ -17,6 +17,7 @@ Case = dict[str, object]
 DIGEST = digest_of(b"something")
 GENESIS_BODY = [0, "genesis", "", 0, 0, 0, GENESIS]
 DELTA_BODY = [1, "delta", "q2", 7, 20, 320, b""]
+LAYER = ["int8", 99, DIGEST]
 
 
 def packed(value: Any) -> bytes:
@@ -171,6 +172,15 @@ def _links() -> Iterator[Case]:
         ("a state of 31 bytes", stated([*DELTA_BODY[:-1], DIGEST[:31]], seq=8), "malformed"),
         ("a state of 33 bytes", stated([*DELTA_BODY[:-1], bytes(33)], seq=8), "oversize"),
         ("a state after link 6", stated([*DELTA_BODY[:-1], DIGEST], seq=6), "protocol"),
+        ("layers that are no array", stated([*DELTA_BODY, b""]), "malformed"),
+        ("an empty array of layers", stated([*DELTA_BODY, []]), "malformed"),
+        ("five layers", stated([*DELTA_BODY, [LAYER] * 5]), "oversize"),
+        ("a layer with a field too many", stated([*DELTA_BODY, [[*LAYER, 0]]]), "oversize"),
+        ("a layer without its address", stated([*DELTA_BODY, [LAYER[:2]]]), "malformed"),
+        ("a layer above 16 GiB", stated([*DELTA_BODY, [["q2", (1 << 34) + 1, DIGEST]]]), "malformed"),
+        ("a layer of no bytes", stated([*DELTA_BODY, [["q2", 0, DIGEST]]]), "protocol"),
+        ("a layer without a payload", stated([*DELTA_BODY, [["q2", 7, NO_DIGEST]]]), "protocol"),
+        ("a base with layers", base([*GENESIS_BODY, [LAYER]]), "malformed"),
         ("a genesis with a payload", base(GENESIS_BODY, payload=DIGEST), "protocol"),
         ("a genesis without a digest", base(GENESIS_BODY[:-1]), "malformed"),
         ("another initial model", base([*GENESIS_BODY[:-1], DIGEST]), "wrong_model"),

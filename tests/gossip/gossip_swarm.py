@@ -5,7 +5,7 @@ that make it up, so that a test can compare exactly what a neighbour holds with 
 """
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -71,11 +71,19 @@ class FakeRuntime:
         self.history = [snapshot] if snapshot is not None else []
         await self.service.begin_epoch(epoch=epoch, round=round, snapshot=snapshot)
 
-    async def publish(self, round: int, payload: bytes | None = None) -> None:
+    async def publish(
+        self, round: int, payload: bytes | None = None, layers: Sequence[tuple[str, bytes]] = ()
+    ) -> None:
         payload = payload or f"{self.peer[-4:]}:{round}".encode()
         self.history.append(payload)
         await self.service.publish(
-            round=round, codec="none", payload=payload, steps=1, tokens=64, state=self.state if self.marks else None
+            round=round,
+            codec="none",
+            payload=payload,
+            steps=1,
+            tokens=64,
+            state=self.state if self.marks else None,
+            layers=layers,
         )
 
     async def state(self) -> bytes:
@@ -106,6 +114,8 @@ class FakeRuntime:
             self.service.accepted(update)
 
     def _apply(self, update: Update) -> None:
+        if update.layer:
+            return
         if update.kind == "delta":
             assert update.payload is not None
             self.estimates[update.peer].append(update.payload)

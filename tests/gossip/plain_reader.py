@@ -141,6 +141,8 @@ LINK = {
     "tokens": uint(),
 }
 OF_DELTA = {**LINK, "state": up_to(bytes, 32)}
+OF_REFINED = {**OF_DELTA, "layers": list_of(lambda value: need(type(value) is list), 4)}
+LAYER = {"codec": up_to(str, 32), "size": uint(BLOB), "address": exactly(32)}
 BODIES: dict[str, dict[str, Check]] = {
     "link": LINK,
     "offer": {"round": uint(), "size": uint(BLOB)},
@@ -179,7 +181,8 @@ def read_statement(raw: bytes, scope: dict[str, Any], kind: str) -> dict[str, An
         need(len(items) > 1)
         LINK["kind"](items[1])
         need(items[1] in ("genesis", "snapshot", "delta"), "unknown_kind")
-        shape = {"genesis": {**LINK, "genesis": exactly(32)}, "delta": OF_DELTA}.get(items[1], LINK)
+        delta = OF_REFINED if len(items) > len(OF_DELTA) else OF_DELTA
+        shape = {"genesis": {**LINK, "genesis": exactly(32)}, "delta": delta}.get(items[1], LINK)
     if kind == "record" and len(items) > len(shape):
         shape = OF_REGION
     if kind == "regional" and len(items) > len(shape):
@@ -206,6 +209,12 @@ def check_link(stated: dict[str, Any], body: dict[str, Any], scope: dict[str, An
     need(empty == (stated["payload"] == NONE) == (body["size"] == 0), "protocol")
     need(len(body.get("state", b"")) in (0, 32))
     need(not body.get("state") or stated["seq"] % 4 == 0, "protocol")
+    if "layers" in body:
+        need(body["layers"])
+        need(all(len(layer) <= len(LAYER) for layer in body["layers"]), "oversize")
+        layers = [fields(layer, LAYER) for layer in body["layers"]]
+        body["layers"] = layers
+        need(all(layer["size"] > 0 and layer["address"] != NONE for layer in layers), "protocol")
     need(not empty or body["genesis"] == scope["genesis"], "wrong_model")
 
 

@@ -48,6 +48,12 @@ const UPDATE = { round: uint(), update: text(16) }
 const SNAPSHOT = { ...UPDATE, codec: text(32), size: uint(MAX_BLOB_BYTES), steps: uint(), tokens: uint() }
 const GENESIS = { ...SNAPSHOT, genesis: exactly(32) }
 const DELTA = { ...SNAPSHOT, state: bin(32) }
+const LAYER = { codec: text(32), size: uint(MAX_BLOB_BYTES), address: exactly(32) }
+const MAX_LAYERS = 4
+const array = (value, most) => short(when(Array.isArray(value), value, 'an array'), most)
+const layers = value => when(array(value, MAX_LAYERS).length > 0, value, 'a layer')
+  .map(layer => fields(array(layer, Object.keys(LAYER).length), LAYER))
+const REFINED = { ...DELTA, layers }
 const BODIES = { genesis: GENESIS, snapshot: SNAPSHOT, delta: DELTA }
 const MARK_EVERY = 4
 
@@ -81,7 +87,8 @@ export function parseLink (stated, scope = {}) {
   const items = unpack(stated.body, MAX_BODY_BYTES)
   const { update } = fields(Array.isArray(items) ? items.slice(0, 2) : items, UPDATE)
   if (!UPDATES.includes(update)) refuse('unknown_kind', update)
-  const body = fields(items, BODIES[update])
+  const refined = update === 'delta' && items.length > Object.keys(DELTA).length
+  const body = fields(items, refined ? REFINED : BODIES[update])
   const base = stated.seq === 0
   if (base === (update === 'delta')) refuse('protocol', 'a chain begins with a base, and nowhere else is one')
   if (base !== stated.prev.equals(NONE)) refuse('protocol', 'only a base has no previous link')
@@ -90,6 +97,8 @@ export function parseLink (stated, scope = {}) {
   if (bare.some(each => each !== empty)) refuse('protocol', 'a genesis, and nothing else, has no payload')
   if (update === 'delta') {
     when([0, 32].includes(body.state.length), body.state, 'a state of 32 bytes, or none')
+    const hollow = ({ size, address }) => size === 0 || address.equals(NONE)
+    if (refined && body.layers.some(hollow)) refuse('protocol', 'a layer without a payload')
     if (body.state.length > 0 && stated.seq % MARK_EVERY !== 0) refuse('protocol', 'a state where none is due')
   }
   if (empty && scope.genesis && !body.genesis.equals(scope.genesis)) refuse('wrong_model')
@@ -100,8 +109,10 @@ export function parseLink (stated, scope = {}) {
 export function sealLink (seed, stated) {
   const key = createPrivateKey({ key: Buffer.concat([PRIVATE_DER, seed]), format: 'der', type: 'pkcs8' })
   const own = createPublicKey(key).export({ format: 'der', type: 'spki' }).subarray(-32)
-  const { round, update, codec, size, steps, tokens, genesis, state } = stated
-  const body = pack([round, update, codec, size, steps, tokens, ...(genesis ? [genesis] : state ? [state] : [])])
+  const { round, update, codec, size, steps, tokens, genesis, state, layers } = stated
+  const refined = layers ? [layers.map(layer => Object.values(layer))] : []
+  const last = genesis ? [genesis] : state ? [state, ...refined] : []
+  const body = pack([round, update, codec, size, steps, tokens, ...last])
   const { swarm, run, epoch, seq, prev, payload } = stated
   const signed = pack([PROTOCOL_VERSION, swarm, run, 'link', own, epoch, seq, prev, payload, body])
   return pack([signed, sign(null, Buffer.concat([DOMAIN, signed]), key)])

@@ -1,0 +1,239 @@
+"""Refinements between services: who fetches which, what a round waits for, and what a liar gains."""
+
+from collections.abc import Callable
+
+import pytest
+import trio
+from gossip_liars import Liar, counted, join, life_goes_on, refused
+from gossip_samples import ALICE, GENESIS, SCOPE, link, sealed
+from gossip_swarm import FakeRuntime, Swarm, identity, swarm, until
+
+from gossip.blobs.blob import blob_manifest_of
+from gossip.core.digests import digest_of
+from gossip.core.errors import LocalError, Reason, RemoteError
+from gossip.core.limits import MAX_LAYERS
+from gossip.core.messages import HeadersRequest, ManifestRequest, Request, SnapshotRequest, encode_answer
+from gossip.core.statements import Layer, UpdateHeader, UpdateHeaderBody, parse_update_header, update_header_statement
+from gossip.updates.hash_chain import EquivocationError, HashChain
+from gossip.updates.publisher import Payload, Publisher
+
+LAYERS = (("q2", b"coarse"), ("int8", b"finer still"))
+HIDDEN_S = 5.0
+KEY = identity(66)
+
+
+def deltas(node: FakeRuntime, other: FakeRuntime | Liar) -> list[tuple[int, int, str, bytes | None]]:
+    updates = [update for update in node.received if update.peer == other.peer and update.kind == "delta"]
+    return [(update.seq, update.layer, update.codec, update.payload) for update in updates]
+
+
+async def close(node: FakeRuntime, round_: int, hidden_s: float = HIDDEN_S) -> float:
+    """Close a round as a runtime does; return how long it waited for refinements after the quorum."""
+    node.service.begin_layers(hidden_s)
+    await node.service.close_round(round_, at_most_s=60.0)
+    began = trio.current_time()
+    await node.service.finish_layers(wait=True)
+    return trio.current_time() - began
+
+
+async def test_refinements_follow_their_update_in_order_and_both_ends_know_it(autojump_clock):
+    async with swarm() as it:
+        one, two = await it.start_all(2)
+        two.service.begin_layers(HIDDEN_S)
+        await one.publish(1, b"base", LAYERS)
+        await until(lambda: len(deltas(two, one)) == 3)
+        assert deltas(two, one) == [(1, 0, "none", b"base"), (1, 1, "q2", b"coarse"), (1, 2, "int8", b"finer still")]
+        await until(lambda: two.service.layers_taken() == {one.peer: 2})
+        assert one.service.layers_sent() == {two.peer: 2}
+        assert two.follows(one)
+
+
+async def test_without_time_that_is_hidden_the_update_alone_is_fetched(autojump_clock):
+    async with swarm() as it:
+        one, two = await it.start_all(2)
+        await one.publish(1, b"base", LAYERS)
+        await until(lambda: two.follows(one))
+        await trio.sleep(30)
+        assert deltas(two, one) == [(1, 0, "none", b"base")]
+        assert one.service.layers_sent() == {}
+
+
+async def test_a_link_takes_the_layers_that_it_hides_and_holds_no_round_up(autojump_clock):
+    """At 40 kB/s the first layer takes a quarter of a second, the second one 25."""
+    layers = (("q2", bytes(10_000)), ("int8", bytes(1_000_000)))
+    async with swarm() as it:
+        one, two = await it.start_all(2, degree=2, down_bytes_per_s=40_000)
+        waits = []
+        for round_ in range(1, 8):
+            await one.publish(round_, bytes(1_000), layers)
+            await two.publish(round_, bytes(1_000))
+            waits.append(await close(two, round_))
+        assert waits[0] <= HIDDEN_S, "tried once: a short update shows little of the link"
+        assert max(waits[1:]) < 1.0
+        assert {layer for _, layer, _, _ in deltas(two, one)} == {0, 1}
+        assert one.service.layers_sent() == {two.peer: 1}
+
+
+async def test_a_newer_update_comes_before_the_refinement_that_is_being_pulled(autojump_clock):
+    async with swarm() as it:
+        one, two = await it.start_all(2, degree=2, down_bytes_per_s=40_000)
+        two.service.begin_layers(1000.0)
+        await one.publish(1, b"base", (("int8", bytes(1_000_000)),))
+        await until(lambda: two.follows(one))
+        await trio.sleep(1)
+        began = trio.current_time()
+        await one.publish(2, b"next")
+        await until(lambda: two.follows(one))
+        assert trio.current_time() - began < 5
+        assert [layer for _, layer, _, _ in deltas(two, one)] == [0, 0]
+
+
+async def test_a_refinement_that_the_runtime_refuses_costs_its_author_and_the_update_stays(autojump_clock):
+    async with swarm() as it:
+        one, two = await it.start_all(2)
+        two.verdict = lambda update: Reason.NONFINITE if update.layer else None
+        two.service.begin_layers(HIDDEN_S)
+        await one.publish(1, b"base", LAYERS)
+        await until(lambda: two.service.stats.rejected == {(one.peer, Reason.NONFINITE): 1})
+        await one.publish(2, b"next")
+        await until(lambda: two.follows(one))
+        assert [update.kind for update in two.received if update.peer == one.peer].count("snapshot") == 0
+        assert [layer for _, layer, _, _ in deltas(two, one)] == [0, 1, 0], "nothing more of a link that lied"
+
+
+# -- liars
+
+
+def refined(data: bytes, size: int | None = None, layer: bytes = b"the layer") -> list[UpdateHeader]:
+    """A genesis of the liar's, and a delta with a refinement."""
+    base = link(by=KEY)
+    layers = (Layer(codec="q2", size=size or len(layer), address=blob_manifest_of(layer).address),)
+    body = UpdateHeaderBody(round=1, kind="delta", codec="none", size=len(data), layers=layers)
+    address = blob_manifest_of(data).address
+    statement = update_header_statement(epoch=1, seq=1, prev=base.digest, address=address, body=body)
+    return [base, parse_update_header(sealed(statement, KEY))]
+
+
+def replies(data: bytes, links: list[UpdateHeader], layer: bytes) -> Callable[[Request], bytes | None]:
+    """Serves the update honestly, and `layer` whatever refinement is asked for."""
+
+    def answer(request: Request) -> bytes | None:
+        if isinstance(request, HeadersRequest):
+            return encode_answer([each.raw for each in links])
+        if isinstance(request, SnapshotRequest):
+            return refused()
+        if isinstance(request, ManifestRequest):
+            told = data if request.address == links[1].address else layer
+            return encode_answer(blob_manifest_of(told).encode(), told)
+        return None
+
+    return answer
+
+
+async def told_of(it: Swarm, nursery: trio.Nursery, links: list[UpdateHeader], layer: bytes) -> tuple[list, Liar]:
+    nodes = await it.start_all(3)
+    for node in nodes:
+        node.service.begin_layers(HIDDEN_S)
+    liar = await join(it, nursery, nodes, answer=replies(b"data", links, layer))
+    for each in links:
+        await liar.transport.publish(each.raw)
+    return nodes, liar
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"), [(None, Reason.DIGEST_MISMATCH), (3, Reason.OVERSIZE), (50, Reason.PROTOCOL)]
+)
+async def test_a_forged_refinement_is_refused_and_charged_and_the_update_counts(autojump_clock, size, reason):
+    links = refined(b"data", size)
+    forged = b"another layer" if size is None else b"the layer"
+    async with swarm() as it, trio.open_nursery() as nursery:
+        nodes, liar = await told_of(it, nursery, links, forged)
+        await until(lambda: counted(nodes, liar) == [{reason}] * 3)
+        assert deltas(nodes[0], liar) == [(1, 0, "none", b"data")]
+        assert nodes[0].service.neighbours()[liar.peer].tracked
+        assert all(liar.peer not in node.service.layers_taken() for node in nodes)
+        await life_goes_on(nodes)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_withheld_refinement_delays_a_round_by_no_more_than_its_hidden_time(autojump_clock):
+    links = refined(b"data")
+    async with swarm() as it, trio.open_nursery() as nursery:
+        honest = replies(b"data", links, b"the layer")
+        nodes = await it.start_all(2)
+
+        class Withholds(Liar):
+            async def _reply(self, raw: bytes) -> bytes:
+                answer = await super()._reply(raw)
+                asked = self.asked[-1]
+                if isinstance(asked, ManifestRequest) and asked.address != links[1].address:
+                    await trio.sleep_forever()
+                return answer
+
+        liar = Withholds(KEY, it.network.attach(KEY.peer_id), honest)
+        await nursery.start(lambda *, task_status: liar.transport.run(liar, task_status=task_status))
+        for node in nodes:
+            await liar.greet(node)
+        for each in links:
+            await liar.transport.publish(each.raw)
+        await until(lambda: all(node.service.neighbours()[liar.peer].tracked for node in nodes))
+        for node in nodes:
+            await node.publish(1)
+        assert await close(nodes[0], 1) <= HIDDEN_S
+        await nodes[0].publish(2)
+        await nodes[1].publish(2)
+        assert await close(nodes[0], 2) == 0, "it is not asked again for the same link"
+        nursery.cancel_scope.cancel()
+
+
+def test_two_links_that_differ_in_a_refinement_alone_prove_a_lie():
+    base, one = refined(b"data")
+    _, other = refined(b"data", layer=b"what others are shown")
+    chain = HashChain()
+    chain.learn(base)
+    chain.learn(one)
+    with pytest.raises(EquivocationError):
+        chain.learn(other)
+
+
+# -- what we publish
+
+
+def payload(data: bytes) -> Payload:
+    return Payload(manifest=blob_manifest_of(data), data=data)
+
+
+def publisher() -> Publisher:
+    made = Publisher(ALICE, SCOPE, history=4, max_payload_bytes=1000)
+    made.begin(epoch=7, round=0, base=GENESIS)
+    return made
+
+
+def test_the_refinements_of_the_newest_link_alone_are_held():
+    it = publisher()
+    for number in range(1, 9):
+        layers = [(name, payload(f"{name} {number}".encode())) for name in ("q2", "int8")]
+        made = it.extend(round=number, codec="topk", payload=payload(b"%d" % number), steps=1, tokens=1, layers=layers)
+        assert [layer.codec for layer in made.body.layers] == ["q2", "int8"]
+        assert [it.layer_at(layer.address) for layer in made.body.layers] == [1, 2]
+        assert it.blobs.chunk(made.body.layers[1].address, 0) == f"int8 {number}".encode()
+        assert len(it.blobs) == min(number, 4) + 2
+    it.begin(epoch=8, round=9, base=GENESIS)
+    assert len(it.blobs) == 0
+    with pytest.raises(RemoteError):
+        it.blobs.manifest(made.body.layers[0].address)
+
+
+def test_a_refinement_that_nobody_may_take_is_not_published():
+    it, head = publisher(), publisher().head()
+    for layers in ([("q2", payload(bytes(1001)))], [("", payload(b"x"))], [("q2", payload(b"x"))] * (MAX_LAYERS + 1)):
+        with pytest.raises(LocalError):
+            it.extend(round=1, codec="topk", payload=payload(b"base"), steps=1, tokens=1, layers=layers)
+    assert it.head() == head and len(it.blobs) == 0
+
+
+def test_a_header_without_refinements_has_the_bytes_that_it_had():
+    body = UpdateHeaderBody(round=1, kind="delta", codec="q2", size=7, steps=20, tokens=320)
+    assert body.encode().hex() == "9701a564656c7461a271320714cd0140c400"
+    layer = Layer(codec="int8", size=9, address=digest_of(b"9"))
+    assert UpdateHeaderBody(round=1, kind="delta", layers=(layer,)).encode()[0] == 0x98
