@@ -164,6 +164,7 @@ class Engine:
         """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
         self.exchange_times = ExchangeTimes(self.neighbours)
         self.traffic = Traffic(self.stats, self.publisher, self.neighbours, self.exchange_times)
+        self.layers = self.traffic.layers
         self._work = WorkLimit(self.neighbours.keys())
         self._identity = identity
         self._liars = liars
@@ -684,7 +685,7 @@ class Engine:
         link = self.publisher.extend(
             round=round, codec=codec, payload=payload, steps=steps, tokens=tokens, state=state, layers=layers
         )
-        self.traffic.layers.published()
+        self.layers.published()
         self.exchange_times.published(link.address, now)
 
     def all_delivered(self) -> bool:
@@ -762,9 +763,9 @@ class Engine:
             neighbour.accepted(what)
             self._probation.contributed(what.peer)
         if isinstance(what, UpdateHeader):
-            self.traffic.layers.applied(what)
+            self.layers.applied(what)
         else:
-            self.traffic.layers.void(what.peer)
+            self.layers.void(what.peer)
         delta = isinstance(what, UpdateHeader) and what.body.kind == "delta"
         self.exchange_times.applied(what.peer, what.place, now, delta=delta)
 
@@ -773,7 +774,7 @@ class Engine:
         neighbour = self.neighbours.get(what.peer)
         if neighbour is not None:
             neighbour.rejected(what, error.reason, now)
-        self.traffic.layers.void(what.peer)
+        self.layers.void(what.peer)
         self.offence(what.peer, error, now)
 
     def trained(self, encode_s: float, now: float) -> None:

@@ -77,6 +77,7 @@ from gossip.transport.throttled import within
 from gossip.transport.wire_bytes import WireBytes
 from gossip.updates.announcer_task import Announcer
 from gossip.updates.follower_task import Followers
+from gossip.updates.layer_plan_task import LayerWait
 from gossip.updates.pauses_task import say_paused
 from gossip.updates.roles import Roles
 from gossip.updates.round_closer_task import RoundCloser
@@ -183,6 +184,7 @@ class GossipService(Handlers):
         self._announcer = Announcer(self._context, engine.publisher)
         self.round_closer = RoundCloser(self._context, engine.exchange_times)
         self._followers = Followers(self._context, engine.traffic, self._updates_in, self._server.blob_cache)
+        self._layers = LayerWait(self._context, engine.layers, self._followers)
         self._nursery: trio.Nursery | None = None
         self.newest_members: frozenset[PeerId] = frozenset()
         """Members of the newest closed round, even if they are no longer neighbours."""
@@ -289,26 +291,20 @@ class GossipService(Handlers):
     def begin_layers(self, hidden_s: float) -> None:
         """Note that a round closes now, and that neighbours' refinements have so many seconds to come, in this and in
         later rounds; at first they have none."""
-        self._engine.traffic.layers.begin_closing(hidden_s, trio.current_time())
-        self._followers.wake_all()
+        self._layers.begin(hidden_s)
 
     async def finish_layers(self, *, wait: bool) -> None:
         """Give up the refinements that have not come; with `wait`, after those that are expected within their time have
         come, or that is over."""
-        plan = self._engine.traffic.layers
-        with trio.move_on_at(trio.current_time() if plan.closes_at is None else plan.closes_at):
-            while wait and self._followers.refining:
-                await self._context.changed.wait()
-        self._followers.stop_refining()
-        plan.end_closing()
+        await self._layers.finish(wait=wait)
 
     def layers_taken(self) -> dict[PeerId, int]:
         """Return how many refinements of its newest update are here, of each neighbour with any."""
-        return self._engine.traffic.layers.depths()
+        return self._layers.taken()
 
     def layers_sent(self) -> dict[PeerId, int]:
         """Return how many of our refinements each neighbour has, of our newest update or the one before."""
-        return self._engine.traffic.layers.sent_to()
+        return self._layers.sent()
 
     async def exchange(
         self, group: Group, data: bytes, reduce: ReduceFunction, *, gather_s: float, timeout_s: float

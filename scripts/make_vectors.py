@@ -136,7 +136,10 @@ def _one_of_each() -> Iterator[tuple[Statement, dict[str, Any]]]:
         fields = {key: value for key, value in vars(link).items() if value is not None and key != "layers"}
         named = {} if base else {"state": link.state or b""}
         yield update_header_statement(epoch=EPOCH, seq=seq, prev=prev, address=address, body=link), {**fields, **named}
-    layers = (Layer(codec="q2", size=12, address=digest_of(b"q2")), Layer(codec="int8", size=99, address=digest_of(b"8")))
+    layers = (
+        Layer(codec="q2", size=12, address=digest_of(b"q2")),
+        Layer(codec="int8", size=99, address=digest_of(b"8")),
+    )
     refined = replace(_body("delta", "topk", 7), layers=layers)
     told = {key: value for key, value in vars(refined).items() if key not in ("genesis", "state", "layers")}
     told |= {"state": b"", "layers": [vars(layer) for layer in layers]}

@@ -64,7 +64,8 @@ class Update:
 
     `genesis`: the estimate is the seeded initial model (payload None). `snapshot`: it is exactly these bytes, from a
     base link or to repair a gap; large ones lie in a file (payload None, `filed`). `delta`: decode with `codec` and
-    add; `layer`: 0, or which refinement of that update these bytes are, from 1: it moves no estimate. `steps` and `tokens`: how much the peer says that it trained for this update.
+    add. `layer`: 0, or which refinement of that update these bytes are, from 1; it moves no estimate. `steps` and
+    `tokens`: how much the peer says that it trained for this update.
     """
 
     peer: PeerId

@@ -23,7 +23,7 @@ from gossip.core.statements import SnapshotOffer, UpdateHeader
 from gossip.transport.base import TransportError
 from gossip.updates.fetcher_task import Fetcher
 from gossip.updates.hello_task import say_hello
-from gossip.updates.layer_plan import FetchLayer
+from gossip.updates.layer_plan import FetchLayer, LayerPlan
 from gossip.updates.neighbour import FetchPayload, Neighbour, Work
 from gossip.updates.traffic import Traffic
 
@@ -52,6 +52,7 @@ class Follower:
         context: ServiceContext,
         updates: trio.MemorySendChannel[Update],
         fetcher: Fetcher,
+        layers: LayerPlan,
     ) -> None:
         self.scope = trio.CancelScope()
         self._woken = Notifier()
@@ -62,7 +63,7 @@ class Follower:
         self._updates = updates
         self._in_flight: _InFlight | None = None
         self._fetcher = fetcher
-        self._layers = context.engine.traffic.layers
+        self._layers = layers
         self._layer: tuple[FetchLayer, trio.CancelScope] | None = None
         """The refinement that is being pulled."""
         self._checker = StateDigestVerifier(peer, neighbour, context)
@@ -297,7 +298,7 @@ class Followers:
         neighbour = self._context.engine.neighbour(peer)
         if neighbour is not None:
             fetcher = Fetcher(peer, self._context, self._traffic, self._blob_cache, self._attestation)
-            follower = Follower(peer, neighbour, self._context, self._updates, fetcher)
+            follower = Follower(peer, neighbour, self._context, self._updates, fetcher, self._traffic.layers)
             self._all[peer] = follower
             nursery.start_soon(follower.run)
 

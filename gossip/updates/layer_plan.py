@@ -1,12 +1,11 @@
 """Which refinements of the neighbours' updates are fetched, and which neighbour has been sent how many of ours.
 
 A link names the refinements of its update (core/statements.py, `Layer`). They are worth something until the round
-closes, and only to the round: so the next one is fetched of a neighbour if it is expected to be here in the time that
-the runtime says is hidden, and one that is under way when the round closes is given up. The newest update of a neighbour
-always comes first.
+closes. So the next one is fetched of a neighbour if it is expected to be here in the time that the runtime says is
+hidden, and one that is under way when the round closes is given up. A newer update always comes first.
 
-How long one takes is known from the last time; where it never came, from the fastest transfer of this neighbour. What
-was given up is not asked for again for some links. Time is measured here, and nothing of it is a claim of the neighbour.
+How long one takes is known from the last time, or else from the fastest transfer of this neighbour. What was given up
+is not asked for again for some links. Time is measured here, and nothing of it is a claim of the neighbour.
 """
 
 from collections.abc import Mapping
@@ -130,8 +129,8 @@ class LayerPlan:
         self._sent[peer] = max(layer, self._sent.get(peer, 0))
 
     def sent_to(self) -> dict[PeerId, int]:
-        """Return how many of our layers each neighbour has: of the newest update, or of the one before, since whoever
-        had them then will have them before its own round closes, which may be after ours."""
+        """Return how many of our layers each neighbour has: of the newest update, or of the one before: a peer
+        that had them then has them before its own round closes, which may be after ours."""
         peers = self._neighbours.keys() & (self._sent.keys() | self._sent_before.keys())
         return {peer: max(self._sent.get(peer, 0), self._sent_before.get(peer, 0)) for peer in peers}
 

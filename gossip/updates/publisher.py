@@ -1,8 +1,8 @@
 """Our own chain: we sign its links, keep the last few with their payloads, and offer snapshots.
 
-Memory holds the history, the refinements of the newest link, and two snapshots: the newest, and the one before, which a slow puller may still be reading. A
-snapshot that nobody asked for makes room for the next. Everything older is dropped at once, so that a node holds as
-much at round 60 as at round 20.
+Memory holds the history, the refinements of the newest link, and two snapshots: the newest, and the one before, which a
+slow puller may still be reading. A snapshot that nobody asked for makes room for the next. Everything older is dropped
+at once, so that a node holds as much at round 60 as at round 20.
 """
 
 from collections import deque

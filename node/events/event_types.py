@@ -379,6 +379,8 @@ class RoundTrained(RoundClosed):
     """`bytes_sent` as bits for each parameter and inner step."""
     published_bits: float | None = None
     """The same of one copy of each update, without any overhead."""
+    layers: dict[str, int] | None = None
+    """By peer, how many refinements of its newest update are here; None: the run's updates have none."""
 
 
 @dataclass(frozen=True, kw_only=True)

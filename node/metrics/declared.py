@@ -500,6 +500,19 @@ METRICS: Final[tuple[Metric, ...]] = (
         panel=NoPanel("asked by hand, when `throttled` has told that somebody is slow to read"),
     ),
     Metric(
+        name="peer_layers",
+        kind="gauge",
+        labels=("peer",),
+        help="Refinements of its newest update that are held of a neighbour.",
+        page=(
+            "how many refinements (`sync.layers`) of its newest update are held of each neighbour that has sent any; "
+            "no series without refinements"
+        ),
+        wrong="none of a neighbour on a fast link: its transfers are slow, or its refinements are refused",
+        sources=(Live(lambda now: now.layers),),
+        panel=NoPanel("asked by hand: the links say how many are to be expected"),
+    ),
+    Metric(
         name="peer_rejected",
         kind="counter",
         labels=(

@@ -38,6 +38,8 @@ class Readings:
     """Updates accepted from each current neighbour."""
     read_seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds of computing that reading these took."""
+    layers: Mapping[str, int] = field(default_factory=dict)
+    """How many refinements of its newest update are held of each current neighbour with any."""
     queues: Mapping[str, int] = field(default_factory=dict)
     blob_seconds: Durations = field(default_factory=Durations)
     drops: Mapping[str, int] = field(default_factory=dict)

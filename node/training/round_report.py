@@ -237,6 +237,7 @@ def readings(node: Node) -> Readings:
     return Readings(
         reachability=service.reachability(),
         accepted={str(peer): node.counts.accepted[str(peer)] for peer in service.neighbours()},
+        layers={str(peer): layers for peer, layers in service.layers_taken().items()},
         read_seconds={str(peer): seconds for peer, seconds in service.read_seconds.items()},
         queues=node.queues(),
         blob_seconds=service.stats.blob_seconds,
@@ -345,4 +346,11 @@ def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close
         bytes_received=wire.received,
         sent_bits=_bits_each(node, wire.sent),
         published_bits=_bits_each(node, node.counts.published_bytes),
+        layers=_layers(node, view) if node.config.sync.layers else None,
     )
+
+
+def _layers(node: Node, view: RoundView) -> dict[str, int]:
+    """Return how many refinements are held of each member of the round."""
+    held = node.service.layers_taken()
+    return {str(peer): held.get(peer, 0) for peer in view.staleness}

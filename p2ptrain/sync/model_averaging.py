@@ -19,6 +19,7 @@ import torch
 
 from p2ptrain import aggregate, outer
 from p2ptrain.aggregate.base import Averages, Clips, Columns, Rows, by_columns
+from p2ptrain.compress.base import PayloadError
 from p2ptrain.compress.payload_layout import encode_slices_of
 from p2ptrain.outer import Average, BySlices, OuterOptimizer
 from p2ptrain.outer.base import Move

@@ -64,8 +64,8 @@ class Refinements:
         self._bases[peer] = base
 
     def take(self, peer: str, layer: int, refinement: Message) -> None:
-        """Take layer `layer`, from 1, of a neighbour's newest link. Raises PayloadError; nothing is then taken. Reasons:
-        the codec's; `protocol` out of turn; `unknown_codec` for another codec than the run's; `nonfinite`."""
+        """Take layer `layer`, from 1, of a neighbour's newest link. Raises PayloadError; nothing is then taken.
+        Reasons: the codec's; `protocol` out of turn; `unknown_codec` for another codec than the run's; `nonfinite`."""
         taken = self._taken.get(peer, [])
         if peer not in self._bases or layer != len(taken) + 1:
             raise PayloadError("protocol", f"layer {layer} after {len(taken)}")

@@ -71,9 +71,7 @@ class FakeRuntime:
         self.history = [snapshot] if snapshot is not None else []
         await self.service.begin_epoch(epoch=epoch, round=round, snapshot=snapshot)
 
-    async def publish(
-        self, round: int, payload: bytes | None = None, layers: Sequence[tuple[str, bytes]] = ()
-    ) -> None:
+    async def publish(self, round: int, payload: bytes | None = None, layers: Sequence[tuple[str, bytes]] = ()) -> None:
         payload = payload or f"{self.peer[-4:]}:{round}".encode()
         self.history.append(payload)
         await self.service.publish(

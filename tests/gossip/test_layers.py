@@ -229,7 +229,8 @@ def test_a_refinement_that_nobody_may_take_is_not_published():
     for layers in ([("q2", payload(bytes(1001)))], [("", payload(b"x"))], [("q2", payload(b"x"))] * (MAX_LAYERS + 1)):
         with pytest.raises(LocalError):
             it.extend(round=1, codec="topk", payload=payload(b"base"), steps=1, tokens=1, layers=layers)
-    assert it.head() == head and len(it.blobs) == 0
+    assert it.head() == head
+    assert len(it.blobs) == 0
 
 
 def test_a_header_without_refinements_has_the_bytes_that_it_had():

@@ -105,7 +105,8 @@ def test_layers_leave_less_out_each() -> None:
         _, codec = node.encoder.decoder.reader(refinement.codec)
         left_d = left_d - codec.decode(refinement.payload, D)
         errors.append(float(left_d.norm()))
-    assert errors[1] < 0.4 * errors[0] and errors[2] < 0.02 * errors[1]
+    assert errors[1] < 0.4 * errors[0]
+    assert errors[2] < 0.02 * errors[1]
 
 
 def sent(seed: int = 1) -> tuple[Message, tuple[Message, ...]]:
@@ -194,7 +195,8 @@ def test_the_robust_rule_sees_a_refined_model_as_one_value() -> None:
     one_d = with_refinements({"honest0": first}, base, aggregator="mean", f=0) * 2  # half the way to one of two
     least_d, most_d = torch.minimum(one_d, torch.zeros(D)), torch.maximum(one_d, torch.zeros(D))
     for moved_d in (of_honest, lied_to):
-        assert bool((moved_d >= least_d - 1e-5).all()) and bool((moved_d <= most_d + 1e-5).all())
+        assert bool((moved_d >= least_d - 1e-5).all())
+        assert bool((moved_d <= most_d + 1e-5).all())
 
 
 def test_layers_are_checked_where_they_are_set() -> None:
@@ -206,4 +208,5 @@ def test_layers_are_checked_where_they_are_set() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             SyncConfig(**{"layers": LAYERS, **options})  # type: ignore[arg-type]
-    assert SyncConfig().run_key() == "" and SyncConfig(layers=LAYERS).run_key() == "layers q2,int8"
+    assert SyncConfig().run_key() == ""
+    assert SyncConfig(layers=LAYERS).run_key() == "layers q2,int8"
