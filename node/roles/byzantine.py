@@ -7,7 +7,7 @@ the strategy that it publishes with, or its service, which then broadcasts more 
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -110,11 +110,21 @@ class ByzantineService(GossipService):
         self._to_all = transport.publish
 
     async def publish(
-        self, *, round: int, codec: str, payload: bytes, steps: int, tokens: int, state: StateSource | None = None
+        self,
+        *,
+        round: int,
+        codec: str,
+        payload: bytes,
+        steps: int,
+        tokens: int,
+        state: StateSource | None = None,
+        layers: Sequence[tuple[str, bytes]] = (),
     ) -> None:
         """Publish the true update, and then the round's misdeeds."""
         before = self.head
-        await super().publish(round=round, codec=codec, payload=payload, steps=steps, tokens=tokens, state=state)
+        await super().publish(
+            round=round, codec=codec, payload=payload, steps=steps, tokens=tokens, state=state, layers=layers
+        )
         body = UpdateHeaderBody(round=round, kind="delta", codec=codec, size=len(payload), steps=steps, tokens=tokens)
         for raw in self._forger.broadcasts(self._attack.misdeeds(round), before, body):
             await self._to_all(raw)
