@@ -72,7 +72,7 @@ class RoundTraffic:
 
 def round_traffic(config: Config, parameters: int, nodes: int) -> RoundTraffic:
     """Return what a member of a swarm of `nodes` sends and receives in a round. ValueError for what no plan can know:
-    a compressor that follows the link, a strategy that averages gradients."""
+    a compressor that follows the link, refinements, a strategy that averages gradients."""
     sync = config.sync
     check_plannable(sync)
     if nodes < 2:
@@ -96,6 +96,8 @@ def check_plannable(sync: SyncConfig) -> None:
     """Raise ValueError for what no plan can know the bytes of."""
     if "adaptive" in sync.compressor.split("+"):
         raise ValueError("adaptive sends what the link carries: plan with a compressor of a fixed size, such as q2")
+    if sync.layers:
+        raise ValueError("layers are sent as far as each link carries them: plan without sync.layers")
     if averages_gradients(sync.strategy):
         raise ValueError(f"{sync.strategy} averages at every step, and no node runs it: plan with tracked_gossip")
 

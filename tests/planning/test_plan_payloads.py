@@ -68,6 +68,8 @@ def test_a_payload_that_grows_by_its_root_is_not_extrapolated_in_proportion():
 def test_what_no_plan_can_know_is_refused_in_one_line():
     with pytest.raises(ValueError, match="adaptive sends what the link carries"):
         round_traffic(config("tracked_gossip", 2, compressor="adaptive"), 1000, nodes=3)
+    with pytest.raises(ValueError, match="layers are sent as far as each link carries them"):
+        round_traffic(config("tracked_gossip", 2, compressor="topk", layers=("q2",)), 1000, nodes=3)
     with pytest.raises(ValueError, match="averages at every step"):
         round_traffic(config("gradient", 2), 1000, nodes=3)
 

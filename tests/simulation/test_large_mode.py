@@ -246,6 +246,7 @@ def test_bytes_are_payloads_and_announcements(tmp_path):
         (("node.pace=dylu",), "node.pace"),
         (("node.overlap=false",), "overlaps"),
         (("links.dsl.nat=symmetric",), "nat"),
+        (('sync.layers=["int8"]',), "sync.layers"),
         (("crypto=each",), "crypto"),
         (("nodes.home.lies=true", "attack.name=sign_flip"), "every node lies"),
     ],

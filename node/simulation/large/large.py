@@ -223,6 +223,8 @@ def _sync(
     if not isinstance(sync, SharesEstimates) or config.sync.spec().averager is not GOSSIP:
         what = f"the large mode has strategies that track their neighbours' models, not {config.sync.strategy}"
         raise UsageError(what, "take tracked_gossip, diloco, sparse_loco, streaming or async, or mode = 'faithful'")
+    if config.sync.layers:
+        raise UsageError("the large mode has no links by which sync.layers are taken", "use mode = 'faithful'")
     if not group.byzantine:
         return sync
     attack = attacks.find(config.attack.name, **config.attack.options)
