@@ -14,6 +14,7 @@ import moves_answers
 import moves_chains
 import moves_floods
 import moves_identities
+import moves_layers
 import moves_lies
 import moves_login
 import moves_members
@@ -28,6 +29,7 @@ FILES: Final = (
     moves_chains,
     moves_floods,
     moves_identities,
+    moves_layers,
     moves_lies,
     moves_login,
     moves_members,

@@ -54,7 +54,12 @@ PAUSES: Final = frozenset({"pauses"})
 """And one: of five honest nodes two, at some time three, are paused for some rounds, and say so; fewer than 2 f + 1 are
 there then."""
 
-LATER: Final = {"login": 1000, "regions": 2000, "bound": 3000, "residency": 4000, "pauses": 5000}
+LAYERS: Final = frozenset({"layers"})
+"""And one more: updates have refinements, by REFINED_BY."""
+
+REFINED_BY: Final = "int8"
+
+LATER: Final = {"login": 1000, "regions": 2000, "bound": 3000, "residency": 4000, "pauses": 5000, "layers": 6000}
 """Kinds by their first seeds; those after it are of the same kind, up to the next."""
 
 LABELS: Final = ("east", "west")
@@ -174,6 +179,8 @@ class Scenario:
             sync |= {"regions": list(LABELS)}
         if self.kind == "residency":
             sync |= {"residency": {LABELS[0]: "nothing"}}
+        if self.kind in LAYERS:
+            sync |= {"layers": [REFINED_BY]}
         momentum = MOMENTUM if sync.get("strategy") == "des_loc" else 0.0
         return {
             "task": {"name": "adversary_task:LeastSquares"},

@@ -16,6 +16,7 @@ from gossip.core.envelope import Scope, seal
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest
 from gossip.core.statements import (
+    Layer,
     UpdateHeader,
     UpdateHeaderBody,
     goodbye_statement,
@@ -78,14 +79,28 @@ class HostileChain:
         return self.extend(payload, round=round, codec=codec, steps=steps)
 
     def extend(
-        self, payload: bytes, *, round: int, codec: str, steps: int = 2, size: int | None = None, held: bool = True
+        self,
+        payload: bytes,
+        *,
+        round: int,
+        codec: str,
+        steps: int = 2,
+        size: int | None = None,
+        held: bool = True,
+        layers: tuple[Layer, ...] = (),
     ) -> UpdateHeader:
         """The next delta with these bytes, whatever they are. `size`: what is said of them; `held`: whether they are
         to be had."""
         last = self.links[-1]
         address = self.hold(payload) if held else blob_manifest_of(payload).address
         body = UpdateHeaderBody(
-            round=round, kind="delta", codec=codec, size=len(payload) if size is None else size, steps=steps, tokens=64
+            round=round,
+            kind="delta",
+            codec=codec,
+            size=len(payload) if size is None else size,
+            steps=steps,
+            tokens=64,
+            layers=layers,
         )
         link = self.sign(epoch=last.epoch, seq=last.seq + 1, prev=last.digest, address=address, body=body)
         self.links.append(link)
@@ -101,6 +116,11 @@ class HostileChain:
     def marked(self, link: UpdateHeader, model_d: Vector) -> UpdateHeader:
         """The same link, naming this as the state after it."""
         body = replace(link.body, state=self.hold(packed(model_d)))
+        return self.sign(epoch=link.epoch, seq=link.seq, prev=link.prev, address=link.address, body=body)
+
+    def refined(self, link: UpdateHeader, layers: tuple[Layer, ...]) -> UpdateHeader:
+        """The same link with other refinements."""
+        body = replace(link.body, layers=layers)
         return self.sign(epoch=link.epoch, seq=link.seq, prev=link.prev, address=link.address, body=body)
 
     def offer(self, model_d: Vector | None = None, *, round: int | None = None) -> bytes:

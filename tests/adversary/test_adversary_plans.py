@@ -44,6 +44,8 @@ DEFAULT_SEEDS = (
     5000,
     5001,
     5002,
+    6000,
+    6001,
 )
 """Few that together draw all there is; `make soak` plays the first 500, and meetings of the next 300."""
 

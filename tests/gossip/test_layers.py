@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from gossip_liars import Liar, counted, join, life_goes_on, refused
 from gossip_samples import ALICE, GENESIS, SCOPE, link, sealed
 from gossip_swarm import FakeRuntime, Swarm, identity, swarm, until
@@ -11,7 +13,8 @@ from gossip_swarm import FakeRuntime, Swarm, identity, swarm, until
 from gossip.blobs.blob import blob_manifest_of
 from gossip.core.digests import digest_of
 from gossip.core.errors import LocalError, Reason, RemoteError
-from gossip.core.limits import MAX_LAYERS
+from gossip.core.ids import Digest
+from gossip.core.limits import MAX_BLOB_BYTES, MAX_CODEC_CHARS, MAX_LAYERS
 from gossip.core.messages import HeadersRequest, ManifestRequest, Request, SnapshotRequest, encode_answer
 from gossip.core.statements import Layer, UpdateHeader, UpdateHeaderBody, parse_update_header, update_header_statement
 from gossip.updates.hash_chain import EquivocationError, HashChain
@@ -231,6 +234,22 @@ def test_a_refinement_that_nobody_may_take_is_not_published():
             it.extend(round=1, codec="topk", payload=payload(b"base"), steps=1, tokens=1, layers=layers)
     assert it.head() == head
     assert len(it.blobs) == 0
+
+
+LAYER = st.builds(
+    Layer,
+    codec=st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=MAX_CODEC_CHARS),
+    size=st.integers(1, MAX_BLOB_BYTES),
+    address=st.binary(min_size=32, max_size=32).filter(any).map(Digest),
+)
+
+
+@given(st.lists(LAYER, max_size=MAX_LAYERS).map(tuple), st.integers(0, 1 << 53), st.booleans())
+def test_headers_come_back_whatever_refinements_they_name(layers, round_, marked):
+    state = digest_of(b"the state") if marked else None
+    body = UpdateHeaderBody(round=round_ // 2, kind="delta", codec="q2", size=7, state=state, layers=layers)
+    statement = update_header_statement(epoch=1, seq=4, prev=digest_of(b"3"), address=digest_of(b"4"), body=body)
+    assert parse_update_header(sealed(statement)).body == body
 
 
 def test_a_header_without_refinements_has_the_bytes_that_it_had():
