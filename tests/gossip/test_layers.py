@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 from gossip_liars import Liar, counted, join, life_goes_on, refused
 from gossip_samples import ALICE, GENESIS, SCOPE, link, sealed
 from gossip_swarm import FakeRuntime, Swarm, identity, swarm, until
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gossip.blobs.blob import blob_manifest_of
 from gossip.core.digests import digest_of
