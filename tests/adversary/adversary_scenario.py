@@ -59,13 +59,24 @@ LAYERS: Final = frozenset({"layers"})
 
 REFINED_BY: Final = "int8"
 
-LATER: Final = {"login": 1000, "regions": 2000, "bound": 3000, "residency": 4000, "pauses": 5000, "layers": 6000}
+LATE_REGION: Final = frozenset({"late_region"})
+"""The first region has trained for some rounds when the members of the second one come, all at once."""
+
+LATER: Final = {
+    "login": 1000,
+    "regions": 2000,
+    "bound": 3000,
+    "residency": 4000,
+    "pauses": 5000,
+    "layers": 6000,
+    "late_region": 7000,
+}
 """Kinds by their first seeds; those after it are of the same kind, up to the next."""
 
 LABELS: Final = ("east", "west")
-"""Of regions. Every second honest node is of the same one."""
+"""Of regions. Every second honest node is of the same one; where the second region comes late, the first half of them."""
 
-LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1}
+LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1, "late_region": 4}
 """How many of the honest nodes come late."""
 
 HIDDEN: Final = 2
@@ -157,7 +168,11 @@ class Scenario:
     @property
     def has_regions(self) -> bool:
         """Whether the honest are of two regions."""
-        return self.kind in REGIONS | BOUND | RESIDENCY
+        return self.kind in REGIONS | BOUND | RESIDENCY | LATE_REGION
+
+    def region_of(self, number: int) -> str:
+        """Return the label of an honest node's region."""
+        return LABELS[number >= self.honest - self.late] if self.kind in LATE_REGION else LABELS[number % 2]
 
     @property
     def hostile(self) -> int:
@@ -215,7 +230,7 @@ def draw_scenario(kind: str, rng: random.Random, seed: int) -> Scenario:
     late = kind in ("join", "crowd", "resume")
     if kind in ("crowd", "open", "bootstrap", "login"):
         shape["honest"] = max(shape["honest"], 5)
-    if kind in REGIONS | BOUND | RESIDENCY:  # as many in each as f = 1 wants
+    if kind in REGIONS | BOUND | RESIDENCY | LATE_REGION:  # as many in each as f = 1 wants
         shape |= {"honest": 8, "f": 1, "degree": 8}
     if kind in PAUSES:
         shape |= {"honest": 5, "f": 1}

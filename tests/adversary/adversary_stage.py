@@ -163,7 +163,7 @@ class Stage:
 
     def _bound_to(self, number: int) -> str:
         """The region in the certificate of an honest node; a hostile one's is that of the first."""
-        return LABELS[number % 2] if self.scenario.kind in BOUND else ""
+        return self.scenario.region_of(number) if self.scenario.kind in BOUND else ""
 
     async def _start(self, number: int, *, wait_for: int, name: str = "", role: str = "trainer") -> None:
         name = name or f"n{number}"
@@ -181,7 +181,7 @@ class Stage:
         sections["node"] |= {"shard_index": number, "shard_count": self.scenario.honest + 1, "role": role}
         sections["node"]["checkpoint_every"] = 2 if self.scenario.kind == "resume" else 0
         if self.scenario.has_regions:
-            sections["node"]["region"] = LABELS[number % 2]
+            sections["node"]["region"] = self.scenario.region_of(number)
             wait_for = min(wait_for, self.scenario.honest // 2 - 1)
         if role == "observer":
             sections["train"]["eval_every"] = 5

@@ -4,8 +4,9 @@ questions to who must not answer."""
 import msgpack
 import trio
 from adversary_move import Act, move
-from adversary_scenario import BOUND, LABELS, REGIONS, RESIDENCY
+from adversary_scenario import BOUND, LABELS, LATE_REGION, REGIONS, RESIDENCY
 from adversary_stage import Life
+from moves_chains import new_epoch
 
 from gossip.blobs.blob import blob_manifest_of
 from gossip.core.envelope import seal
@@ -42,7 +43,7 @@ async def come_as(act: Act, region: str) -> None:
     seconds=(30, 120),
     variants=("nobody_has_it", "two", "far", "other_region", "no_region", "huge", "small_talk"),
     speaks=("regional", "record"),
-    among=REGIONS,
+    among=REGIONS | LATE_REGION,
 )
 async def _publish(act: Act) -> None:
     """Models for a region: of blobs that nobody has, two for one round, for rounds to come, for a region that is not
@@ -63,12 +64,33 @@ async def _publish(act: Act) -> None:
         await trio.sleep(act.move.seconds / act.move.amount)
 
 
-@move("regional.labels", amounts=(2, 20), seconds=(20, 100), speaks=("record", "hello"), among=REGIONS)
+@move("regional.labels", amounts=(2, 20), seconds=(20, 100), speaks=("record", "hello"), among=REGIONS | LATE_REGION)
 async def _labels(act: Act) -> None:
     """It changes its region again and again, and names some that there are not."""
     await act.meet()
     for number in range(act.move.amount):
         await come_as(act, act.rng.choice([*LABELS, f"made-up-{number}", "x"]))
+        await trio.sleep(act.move.seconds / act.move.amount)
+
+
+@move(
+    "regional.round",
+    amounts=(1, 12),
+    seconds=(30, 120),
+    variants=("next", "far", "behind", "silent"),
+    speaks=("record", "hello", "link"),
+    among=LATE_REGION,
+)
+async def _round(act: Act) -> None:
+    """A bridge to the first region that says that it is further than it is, far ahead, behind, or nowhere."""
+    chain, stage = act.peer.chain, act.stage
+    said = {"next": 4, "far": 10**6, "behind": -3, "silent": 0}[act.move.variant]
+    await come_as(act, LABELS[0])
+    for number in range(act.move.amount):
+        if act.move.variant != "silent":
+            chain.begin(epoch=new_epoch(act) + number, round=max(0, stage.round + said), model_d=None)
+        for life in act.targets:
+            await act.peer.greet(life.peer)
         await trio.sleep(act.move.seconds / act.move.amount)
 
 

@@ -46,6 +46,8 @@ DEFAULT_SEEDS = (
     5002,
     6000,
     6001,
+    7000,
+    7001,
 )
 """Few that together draw all there is; `make soak` plays the first 500, and meetings of the next 300."""
 
