@@ -54,6 +54,10 @@ def node(
     passphrase_file: options.PassphraseFile = None,
     export: options.Exports = None,
     when: options.When = None,
+    memory: options.Memory = None,
+    gpu_memory: options.GpuMemory = None,
+    disk: options.Disk = None,
+    cpu: options.Cpu = None,
     json: options.Json = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> int:
@@ -126,6 +130,10 @@ def asked_of(**given: Any) -> NodeOptions:
         role=given["role"],
         exports=given["export"] or (),
         when=given["when"],
+        memory=given["memory"],
+        gpu_memory=given["gpu_memory"],
+        disk=given["disk"],
+        cpu=given["cpu"],
     )
     return NodeOptions(
         files=given["config"],

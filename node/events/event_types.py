@@ -465,6 +465,22 @@ class Unpaused(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BudgetPlanned(Event):
+    """The node has a budget, and has chosen how to stay within it."""
+
+    name: ClassVar[str] = "budget_planned"
+
+    message: str
+    """The plan, for people."""
+    needed_bytes: int
+    """Main memory that the node forecasts with the plan."""
+    memory_bytes: int | None = None
+    """Main memory that it may take."""
+    held: list[str]
+    """Which of `memory` and `cpu` a cgroup holds; the others are watched."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RouterAnswered(Event):
     """Whether the router forwards the port by itself."""
 

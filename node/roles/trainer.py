@@ -53,6 +53,7 @@ from node.roles.assembly import (
     own_trainer,
     run_info,
 )
+from node.roles.budgeting import check_budget, within_budget
 from node.roles.observer import observe, observes
 from node.roles.own_region import keep_region, scope_of, surveyor, with_chosen_region, with_kept_region
 from node.roles.port_forwarding import mapper_for
@@ -132,8 +133,9 @@ def main(
         if apart:
             require_support()
         sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
-        free_memory.keep_little()
-    with exporting(config.monitoring.exporters, emit, node_dir) as ending, ExitStack() as trainers:
+        bounded = config.budget.memory is not None
+        free_memory.keep_little(free_memory.SMALL_PIECE if bounded else free_memory.LARGE_PIECE)
+    with exporting(config.monitoring.exporters, emit, node_dir) as ending, ExitStack() as at_end:
         code = trio.run(
             partial(
                 run,
@@ -143,8 +145,9 @@ def main(
                 fits=fits,
                 passphrase=passphrase,
                 tried=tried,
-                trainer_of=partial(_apart, node_dir, trainers) if apart else trainer_of,
+                trainer_of=partial(_apart, node_dir, at_end) if apart else trainer_of,
                 user_loop=user_loop,
+                at_end=at_end,
             )
         )
         if code == 0:
@@ -189,14 +192,16 @@ async def run(
     tried: bool = False,
     trainer_of: TrainerOf = own_trainer,
     user_loop: UserLoop | None = None,
+    at_end: ExitStack | None = None,
 ) -> int:
     """Run a node to its end, as `main`, in the running trio loop, without exporters. `trainer_of` builds what trains
-    the task."""
+    the task. `at_end` gets what is to be called once the node has ended."""
     from gossip.transport.libp2p.libp2p_transport import (  # takes seconds: only a real node needs it
         Libp2pConfig,
         Libp2pTransport,
     )
 
+    check_budget(config, user_loop=user_loop is not None)
     config = with_kept_region(config, node_dir)
     held = credentials.load(node_dir, passphrase)
     emit.redact.learn(*held.secrets())
@@ -239,7 +244,14 @@ async def run(
         recorder=CrossingLog(node_dir / CROSSINGS),
         user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id),
     )
-    node, checkpoint = await _made(config, around, node_dir, held)
+    budgeted = within_budget(config, around) if config.budget.is_set else None
+    if budgeted is None:
+        node, checkpoint = await _made(config, around, node_dir, held)
+    else:
+        if at_end is not None:
+            at_end.callback(budgeted.held.release)
+        node, checkpoint = await _made(budgeted.config, budgeted.around, node_dir, held, budgeted.learned)
+        config = node.config
     if user_loop is not None:
         user_loop.built(node)
     elif not tried and not observes(config):
@@ -264,6 +276,8 @@ async def run(
         interrupted = await nursery.start(until_signal if user_loop is None else user_loop.until_stopped)
         nursery.start_soon(metrics.watch_loop)
         nursery.start_soon(beat, node_dir)
+        if budgeted is not None and budgeted.watch is not None:
+            nursery.start_soon(budgeted.watch.run)
         server = server_of(config.node, metrics, feed)
         emit.redact.learn(*(() if server is None else server.secrets()))
         url = None if server is None else await nursery.start(server.run)
@@ -296,15 +310,20 @@ async def run(
 
 
 async def _made(
-    config: Config, around: NodeContext, node_dir: Path, held: credentials.Credentials
+    config: Config,
+    around: NodeContext,
+    node_dir: Path,
+    held: credentials.Credentials,
+    learned: tuple[Learner, torch.Tensor] | None = None,
 ) -> tuple[Node, Checkpoint | None]:
-    """Build the node, in the region that is nearest where it is to find that out."""
+    """Build the node, in the region that is nearest where it is to find that out. `learned`: what trains, where that
+    was built before, and the initial model."""
     if config.node.region != AUTO_REGION:
         keep_region(config, node_dir)
-        return make_node(config, around)
+        return make_node(config, around, learned)
     from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 
-    learner, genesis_d = learned = learner_of(config, around)
+    learner, genesis_d = learned = learned or learner_of(config, around)
     run = run_info(config, learner.fingerprint, genesis_d, learner.identity)
     identity, private = surveyor(held)
     asking = Libp2pConfig(swarm=config.network.swarm, dial_timeout_s=STEP_S, data_connections=False)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from p2ptrain.inner.base import InnerOptimizer, Moment, Parameters, Place, moments_of
-from p2ptrain.saved.filed_vector import FiledVector, Raw, Refused
+from p2ptrain.saved.filed_vector import OPTIMIZER, FiledVector, Raw, Refused
 from p2ptrain.saved.nameless_file import NamelessFile
 
 BLOCK_NUMEL: Final = 1 << 20
@@ -63,7 +63,7 @@ class FiledOptimizer:
         self._kept: dict[str, torch.Tensor | FiledVector] = {}
         for name, buffer in optimizer.buffers.items():
             if buffer.shape == parameters.data_d.shape:
-                self._kept[name] = FiledVector(numel, buffer.dtype, new_file(), refused)
+                self._kept[name] = FiledVector(numel, buffer.dtype, new_file(), refused, holds=OPTIMIZER)
                 self.put(name, buffer)
             else:
                 self._kept[name] = buffer

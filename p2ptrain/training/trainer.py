@@ -42,6 +42,7 @@ from p2ptrain.training.machine import pick_device as pick_device
 from p2ptrain.training.micro_batch import MicroBatch
 from p2ptrain.training.model import bind_parameters, build_model, shell_of
 from p2ptrain.training.parked_tensors import ParkedTensors
+from p2ptrain.training.preflight import kept_by_a_batch
 from p2ptrain.training.train_config import TrainConfig, lr_at
 
 DRIFT_PREFIX = "drift."
@@ -120,6 +121,14 @@ class Trainer(Learner):
         whole batch, within rounding."""
         self._micro.size = examples
         self._evaluator.take_at_a_time(examples)
+
+    def kept_by_an_example(self) -> int:
+        """Return the bytes that the forward pass of one example keeps for the backward pass. TaskFaultError for a task
+        that cannot be trained. Call it before the first step."""
+        with calling(self.task, "train_batch"):
+            batch = self.task.train_batch(0, seed=self.data_seed, shard=self.shard, size=1)
+        with self._live:
+            return kept_by_a_batch(self.task, self.model, self.machine, batch)
 
     def _own_optimizer(self) -> InnerOptimizer:
         return inner.get(self.config.optimizer, **{**self._suited, **self.config.optimizer_options()})
