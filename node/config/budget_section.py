@@ -3,11 +3,13 @@
 A size is written as `6GiB`, `500 MB` or a number of bytes. What is not set is not bounded.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from node.config.config_errors import from_validation
+from node.config.toml_source import Raw
 from node.system.byte_sizes import byte_size
 
 Bytes = Annotated[int, BeforeValidator(byte_size), Field(ge=1)]
@@ -35,3 +37,19 @@ class BudgetConfig:
     def is_set(self) -> bool:
         """Return whether anything is bounded."""
         return any(each is not None for each in (self.memory, self.gpu_memory, self.disk, self.cpu))
+
+
+def budget_in(raw: Raw) -> BudgetConfig:
+    """Return the budget in raw settings, which need no torch to be read. Raises UsageError."""
+    try:
+        return _Sections.model_validate(raw).budget
+    except ValidationError as error:
+        raise from_validation(error, {"budget": [each.name for each in fields(BudgetConfig)]}, raw) from None
+
+
+class _Sections(BaseModel):
+    """All sections, of which only one is read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    budget: BudgetConfig = BudgetConfig()

@@ -1,17 +1,17 @@
 """Bring a node within its budget before it starts: what it takes is planned, and then held.
 
 settings ── model built ── its memory read, one example tried ── `plan_memory`, `plan_disk` ── settings of the plan
-── cgroups, torch's bound on a GPU ── the node is built
+── the node is built ── `hold`
 """
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 
+from node.config.budget_section import BudgetConfig
 from node.config.schema import Config
 from node.events.event_types import BudgetPlanned
 from node.roles.assembly import NodeContext, learner_of
@@ -19,7 +19,7 @@ from node.roles.budget_plan import BudgetPlan, plan_disk, plan_memory
 from node.roles.memory_forecast import FP32, memory_forecast, optimizer_bytes
 from node.roles.observer import observes
 from node.system import free_memory, text
-from node.system.cgroups import HeldProcess, Hierarchy, Limits, hold, own_hierarchies
+from node.system.cgroups import HeldProcess, Limits
 from node.system.errors import UsageError
 from node.system.process_use import held_bytes
 from node.training.budget_watch import BudgetWatch
@@ -40,14 +40,21 @@ gradient, initial model."""
 
 @dataclass(frozen=True, kw_only=True)
 class Budgeted:
-    """A node's parts within its budget."""
+    """A node's parts as they fit its budget."""
 
     config: Config
     around: NodeContext
     learned: tuple[Learner, torch.Tensor]
-    held: HeldProcess
+    memory: BudgetPlan
+    disk: BudgetPlan
     watch: BudgetWatch | None
     """What watches the memory; None where that has no budget."""
+
+    def hold(self, process: HeldProcess) -> BudgetPlanned:
+        """Hold the process to the budget, and return what to tell of it. Call it once the node is built."""
+        free_memory.trim()
+        process.limit(limits_of(self.config.budget))
+        return _planned(self.memory, self.disk, process.holds)
 
 
 def check_budget(config: Config, *, user_loop: bool) -> None:
@@ -63,15 +70,14 @@ def check_budget(config: Config, *, user_loop: bool) -> None:
             raise UsageError(f"[budget] is not for {what}", "leave it out, or run `p2ptrain node` with node.lane=thread")
 
 
-def within_budget(
-    config: Config,
-    around: NodeContext,
-    *,
-    used: Callable[[], int] = held_bytes,
-    hierarchies: Callable[[], list[Hierarchy]] = own_hierarchies,
-) -> Budgeted:
-    """Build what trains, and return the settings with which the node stays within its budget, and is held to it. Raises
-    UsageError where it cannot."""
+def limits_of(budget: BudgetConfig) -> Limits:
+    """Return what a cgroup holds of a budget."""
+    return Limits(memory=budget.memory, cpu=budget.cpu)
+
+
+def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int] = held_bytes) -> Budgeted:
+    """Build what trains, and return the settings with which the node stays within its budget. Raises UsageError where
+    it cannot."""
     config = _with_threads(config)
     learned = learner_of(config, around)
     trainer = learned[0]
@@ -92,8 +98,6 @@ def within_budget(
     disk = plan_disk(memory.config, trainer.numel)
     if disk.config.node.micro_batch:
         trainer.take_at_a_time(disk.config.node.micro_batch)
-    held = hold(_limits(config, used()), hierarchies(), os.getpid())
-    around.emit(_planned(memory, disk, held))
     folder, keep = around.checkpoints.folder, disk.config.node.checkpoint_keep
     watch = None
     if config.budget.memory is not None:
@@ -102,7 +106,8 @@ def within_budget(
         config=disk.config,
         around=replace(around, checkpoints=CheckpointStore(folder, keep=keep)),
         learned=learned,
-        held=held,
+        memory=memory,
+        disk=disk,
         watch=watch,
     )
 
@@ -125,13 +130,7 @@ def _with_threads(config: Config) -> Config:
     return config.model_copy(update={"train": train})
 
 
-def _limits(config: Config, outside: int) -> Limits:
-    """The limits of a cgroup that a process enters with so many bytes, which stay charged elsewhere."""
-    memory = config.budget.memory
-    return Limits(memory=None if memory is None else max(1, memory - outside), cpu=config.budget.cpu)
-
-
-def _planned(memory: BudgetPlan, disk: BudgetPlan, held: HeldProcess) -> BudgetPlanned:
+def _planned(memory: BudgetPlan, disk: BudgetPlan, holds: frozenset[str]) -> BudgetPlanned:
     budget = disk.config.budget
     parts = []
     if budget.memory is not None:
@@ -145,11 +144,11 @@ def _planned(memory: BudgetPlan, disk: BudgetPlan, held: HeldProcess) -> BudgetP
     moves = [*memory.moves, *disk.moves]
     words = f"{'; '.join(parts)}; {', '.join(moves) or 'all as it is'}"
     bounded = [name for name in ("memory", "cpu") if getattr(budget, name) is not None]
-    unheld = [name for name in bounded if name not in held.holds]
-    if held.holds:
-        words += f"; {' and '.join(sorted(held.holds, reverse=True))} held by a cgroup"
+    unheld = [name for name in bounded if name not in holds]
+    if holds:
+        words += f"; {' and '.join(sorted(holds, reverse=True))} held by a cgroup"
     if unheld:
         words += f"; {' and '.join(unheld)} watched, not held: no cgroup can be made here"
     return BudgetPlanned(
-        message=words, needed_bytes=memory.needed, memory_bytes=budget.memory, held=sorted(held.holds)
+        message=words, needed_bytes=memory.needed, memory_bytes=budget.memory, held=sorted(holds)
     )

@@ -65,6 +65,7 @@ from node.swarm import credentials
 from node.swarm.effective_manifest import more_rounds_hint
 from node.system import free_memory, gc_tuning
 from node.system.addresses import best_address
+from node.system.cgroups import HeldProcess
 from node.system.child_process import require_support
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.system.process_use import ProcessUse
@@ -98,6 +99,9 @@ from p2ptrain.tasks import EXTERNAL
 from p2ptrain.training import Learner, Trainer
 from p2ptrain.training.site.orders import RankLostError
 
+FREE = HeldProcess(os.getpid())
+"""A process in no cgroup of its own."""
+
 LOOK_AROUND_S = 0.1
 """Seconds between two checks of a finished node that its neighbours are finished, too."""
 
@@ -120,11 +124,12 @@ def main(
     tried: bool = False,
     user_loop: "UserLoop | None" = None,
     trainer_of: TrainerOf = own_trainer,
+    process: HeldProcess = FREE,
 ) -> int:
     """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `fits` is called once
     the newest checkpoint is read and fits this model. `passphrase` is that of its key. `tried`: whether the caller has
     tried the task. `user_loop`: takes the steps, and stops the node; None: the node trains its task itself, until it is
-    done or a signal comes. `trainer_of` builds what trains the task in this process.
+    done or a signal comes. `trainer_of` builds what trains the task in this process, which is `process`.
 
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
@@ -135,7 +140,7 @@ def main(
         sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
         bounded = config.budget.memory is not None
         free_memory.keep_little(free_memory.SMALL_PIECE if bounded else free_memory.LARGE_PIECE)
-    with exporting(config.monitoring.exporters, emit, node_dir) as ending, ExitStack() as at_end:
+    with exporting(config.monitoring.exporters, emit, node_dir) as ending, ExitStack() as trainers:
         code = trio.run(
             partial(
                 run,
@@ -145,9 +150,9 @@ def main(
                 fits=fits,
                 passphrase=passphrase,
                 tried=tried,
-                trainer_of=partial(_apart, node_dir, at_end) if apart else trainer_of,
+                trainer_of=partial(_apart, node_dir, trainers) if apart else trainer_of,
                 user_loop=user_loop,
-                at_end=at_end,
+                process=process,
             )
         )
         if code == 0:
@@ -192,10 +197,10 @@ async def run(
     tried: bool = False,
     trainer_of: TrainerOf = own_trainer,
     user_loop: UserLoop | None = None,
-    at_end: ExitStack | None = None,
+    process: HeldProcess = FREE,
 ) -> int:
     """Run a node to its end, as `main`, in the running trio loop, without exporters. `trainer_of` builds what trains
-    the task. `at_end` gets what is to be called once the node has ended."""
+    the task. `process` is the one that this node is, in cgroups of its own where it has a budget."""
     from gossip.transport.libp2p.libp2p_transport import (  # takes seconds: only a real node needs it
         Libp2pConfig,
         Libp2pTransport,
@@ -248,10 +253,9 @@ async def run(
     if budgeted is None:
         node, checkpoint = await _made(config, around, node_dir, held)
     else:
-        if at_end is not None:
-            at_end.callback(budgeted.held.release)
-        node, checkpoint = await _made(budgeted.config, budgeted.around, node_dir, held, budgeted.learned)
-        config = node.config
+        config = budgeted.config
+        node, checkpoint = await _made(config, budgeted.around, node_dir, held, budgeted.learned)
+        emit(budgeted.hold(process))
     if user_loop is not None:
         user_loop.built(node)
     elif not tried and not observes(config):

@@ -1,16 +1,16 @@
 """Holds this process to a share of the machine by a cgroup of its own, version 1 or 2, where its user may make one.
 
 The cgroup is made below the one that the process is in, or beside it, where version 2 allows no limits below. What the
-process holds already stays charged to the cgroup that it leaves: `hold` is told how much that is, and lowers the limit
-by as much. The kernel takes back clean pages of files before it refuses memory, and ends a process that wants more than
+process holds already stays charged to the cgroup that it leaves, so a node enters before it loads torch, and its limit
+is lower by what it held then. The kernel takes back clean pages of files before it refuses memory, and ends a process that wants more than
 it may have. A process that was killed leaves an empty cgroup behind, which the next start removes.
 """
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 import psutil
@@ -21,12 +21,20 @@ PREFIX: Final = "p2ptrain-"
 PERIOD_US: Final = 100_000
 """Of a quota of processor time: the kernel's default."""
 
+LEAST_QUOTA_US: Final = 1000
+"""The least that the kernel takes."""
+
 PROCESSES: Final = "cgroup.procs"
+
+KINDS: Final = ("memory", "cpu")
+
+UNIFIED: Final = 2
+"""The version with one tree for all controllers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a cgroup may take; None: not bounded."""
+    """What a process may take; None: not bounded."""
 
     memory: int | None = None
     """Bytes."""
@@ -36,75 +44,106 @@ class Limits:
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """A tree of cgroups: the folder of this process's own, and the names by which limits are set there."""
+    """A tree of cgroups: the folder of this process's own, and what is bounded there."""
 
     home: Path
     version: int
     controllers: frozenset[str]
 
-    def settings(self, limits: Limits) -> dict[str, tuple[tuple[str, str], ...]]:
-        """Return the files and values that set each limit which this tree knows."""
-        found: dict[str, tuple[tuple[str, str], ...]] = {}
-        if limits.memory is not None and "memory" in self.controllers:
-            name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
-            found["memory"] = ((name, str(limits.memory)),)
-        if limits.cpu is not None and "cpu" in self.controllers:
-            quota = max(1000, round(limits.cpu * PERIOD_US))
-            if self.version == 2:
-                found["cpu"] = (("cpu.max", f"{quota} {PERIOD_US}"),)
-            else:
-                found["cpu"] = (("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", str(quota)))
-        return found
+    def kinds(self, limits: Limits) -> frozenset[str]:
+        """Return which of the limits this tree knows."""
+        return frozenset(kind for kind in KINDS if getattr(limits, kind) is not None and kind in self.controllers)
+
+    def settings(self, kind: str, limits: Limits) -> list[tuple[str, str]]:
+        """Return the files and values that set a limit."""
+        if kind == "memory":
+            return [("memory.max" if self.version == UNIFIED else "memory.limit_in_bytes", str(limits.memory))]
+        assert limits.cpu is not None, "it is wanted"
+        quota = max(LEAST_QUOTA_US, round(limits.cpu * PERIOD_US))
+        if self.version == UNIFIED:
+            return [("cpu.max", f"{quota} {PERIOD_US}")]
+        return [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", str(quota))]
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Group:
+    """A cgroup that was made, and what is bounded there."""
+
+    folder: Path
+    tree: Hierarchy
+    kinds: frozenset[str]
+
+
 class HeldProcess:
-    """A process that cgroups hold to limits. `holds`: which of `memory` and `cpu` are held."""
+    """A process in cgroups of its own. Limits hold once they are set."""
 
-    pid: int
-    holds: frozenset[str] = frozenset()
-    _groups: dict[Path, Path] = field(default_factory=dict)
-    """The cgroups that were made, each with the one that the process came from."""
+    def __init__(self, pid: int, outside: int = 0) -> None:
+        """`outside`: bytes of its memory that stay charged elsewhere."""
+        self.holds: frozenset[str] = frozenset()
+        """Which of KINDS are held."""
+        self._pid, self._outside = pid, outside
+        self._groups: list[_Group] = []
 
-    def release(self) -> None:
+    def enter(self, limits: Limits, trees: Iterable[Hierarchy]) -> None:
+        """Make the cgroups for these limits and move the process there, as far as its user may. None is set yet."""
+        entered: frozenset[str] = frozenset()
+        for tree in trees:
+            kinds = tree.kinds(limits) - entered
+            for parent in (tree.home, tree.home.parent) if kinds else ():
+                remove_stale(parent)
+                group = _Group(parent / f"{PREFIX}{self._pid}", tree, kinds)
+                if self._made(group, limits):
+                    self._groups.append(group)
+                    entered |= kinds
+                    break
+
+    def limit(self, limits: Limits) -> None:
+        """Set the limits, of memory less what is charged elsewhere; `holds` says which the kernel takes."""
+        if limits.memory is not None:
+            limits = replace(limits, memory=max(1, limits.memory - self._outside))
+        for group in self._groups:
+            for kind in group.kinds & group.tree.kinds(limits):
+                with suppress(OSError):
+                    for name, value in group.tree.settings(kind, limits):
+                        (group.folder / name).write_text(value)
+                    self.holds |= {kind}
+
+    def __enter__(self) -> "HeldProcess":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Put the process back where it came from, and remove the cgroups."""
-        for group, home in self._groups.items():
+        for group in self._groups:
             with suppress(OSError):
-                (home / PROCESSES).write_text(str(self.pid))
-            with suppress(OSError):  # another process is still in it: the next start removes it
-                group.rmdir()
+                (group.tree.home / PROCESSES).write_text(str(self._pid))
+            with suppress(OSError):  # another process is still in it: a later start removes it
+                group.folder.rmdir()
         self._groups.clear()
         self.holds = frozenset()
 
     def memory_peak(self) -> int | None:
-        """Return the most bytes that were charged to its cgroup; None where memory is not held, or not told."""
+        """Return the most bytes of its memory so far, pages of files included; None where no cgroup tells it."""
         for group in self._groups:
             for name in ("memory.peak", "memory.max_usage_in_bytes"):
                 with suppress(OSError, ValueError):
-                    return int((group / name).read_text())
+                    return self._outside + int((group.folder / name).read_text())
         return None
 
-    def add(self, group: Path, home: Path, kinds: frozenset[str]) -> None:
-        """Note that the process is in `group` now."""
-        self._groups[group] = home
-        self.holds |= kinds
-
-
-def hold(limits: Limits, hierarchies: list[Hierarchy], pid: int) -> HeldProcess:
-    """Hold a process to limits as far as cgroups can be made; what is not held is missing from `holds`."""
-    held = HeldProcess(pid)
-    for tree in hierarchies:
-        missing = Limits(
-            memory=None if "memory" in held.holds else limits.memory, cpu=None if "cpu" in held.holds else limits.cpu
-        )
-        wanted = tree.settings(missing)
-        for parent in (tree.home, tree.home.parent) if wanted else ():
-            remove_stale(parent)
-            group = parent / f"{PREFIX}{pid}"
-            if kinds := _entered(group, wanted, pid):
-                held.add(group, tree.home, kinds)
-                break
-    return held
+    def _made(self, group: _Group, limits: Limits) -> bool:
+        """Make a cgroup and move the process there. Leaves nothing where that cannot be."""
+        try:
+            group.folder.mkdir(exist_ok=True)
+            files = [name for kind in group.kinds for name, _ in group.tree.settings(kind, limits)]
+            if all((group.folder / name).exists() for name in files):  # else the controller is not enabled there
+                (group.folder / PROCESSES).write_text(str(self._pid))
+                return True
+        except OSError:
+            pass
+        with suppress(OSError):
+            group.folder.rmdir()
+        return False
 
 
 def remove_stale(parent: Path) -> None:
@@ -131,7 +170,7 @@ def hierarchies_in(cgroups: str, mounts: str) -> Iterator[Hierarchy]:
         _, names, own = line.split(":", 2)
         for kind, options, root, point in _mounts(mounts):
             if kind == "cgroup2" and not names:
-                unified.append(Hierarchy(_place(point, root, own), 2, frozenset(("memory", "cpu"))))
+                unified.append(Hierarchy(_place(point, root, own), UNIFIED, frozenset(KINDS)))
             elif kind == "cgroup" and names and set(names.split(",")) <= options:
                 yield Hierarchy(_place(point, root, own), 1, frozenset(names.split(",")))
     yield from unified
@@ -149,32 +188,3 @@ def _mounts(text: str) -> Iterator[tuple[str, set[str], str, Path]]:
 def _place(point: Path, root: str, own: str) -> Path:
     inside = own.removeprefix(root) if root != "/" else own
     return point / inside.lstrip("/")
-
-
-def _entered(group: Path, wanted: Mapping[str, tuple[tuple[str, str], ...]], pid: int) -> frozenset[str]:
-    """Make a cgroup and move the process there; return which limits it has. Leaves nothing where there are none."""
-    try:
-        group.mkdir(exist_ok=True)
-    except OSError:
-        return frozenset()
-    kinds = frozenset(kind for kind, settings in wanted.items() if _set(group, settings))
-    try:
-        if kinds:
-            (group / PROCESSES).write_text(str(pid))
-            return kinds
-    except OSError:
-        pass
-    with suppress(OSError):
-        os.rmdir(group)
-    return frozenset()
-
-
-def _set(group: Path, settings: tuple[tuple[str, str], ...]) -> bool:
-    try:
-        for name, value in settings:
-            if not (group / name).exists():  # the controller is not enabled here
-                return False
-            (group / name).write_text(value)
-    except OSError:
-        return False
-    return True

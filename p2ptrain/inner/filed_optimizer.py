@@ -19,8 +19,8 @@ from p2ptrain.inner.base import InnerOptimizer, Moment, Parameters, Place, momen
 from p2ptrain.saved.filed_vector import OPTIMIZER, FiledVector, Raw, Refused
 from p2ptrain.saved.nameless_file import NamelessFile
 
-BLOCK_NUMEL: Final = 1 << 20
-"""Parameters that are moved at a time: 4 MiB of each vector. Chosen: many enough that a call costs nothing beside
+BLOCK_NUMEL: Final = 1 << 18
+"""Parameters that are moved at a time: 1 MiB of each vector. Chosen: many enough that a call costs nothing beside
 them. Whole cache lines, so that each value is computed by the same instructions as in the whole vector."""
 
 
