@@ -74,8 +74,8 @@ def node(
     Where a machine reaches nobody but one other, run --role relay there, and give its address here with --via, or a
     folder that both share with --spool.
     """
-    process = site_process()
-    if process is not None and process.rank:
+    rank = site_process()
+    if rank is not None and rank.rank:
         from node.roles.site import follow
 
         return follow()
@@ -180,9 +180,7 @@ class _Main(Protocol):
     ) -> int: ...
 
 
-def _trainer(
-    raw: "Raw", tried: bool, folder_given: bool, process: HeldProcess | None
-) -> tuple[_Settings, _Main]:
+def _trainer(raw: "Raw", tried: bool, folder_given: bool, process: HeldProcess | None) -> tuple[_Settings, _Main]:
     from node.config.budget_section import budget_in
 
     budget = budget_in(raw)

@@ -112,9 +112,7 @@ Memory = Annotated[
 GpuMemory = Annotated[
     str | None, typer.Option("--gpu-memory", metavar="SIZE", help="Memory of the GPU that it may take, such as 4GiB.")
 ]
-Disk = Annotated[
-    str | None, typer.Option("--disk", metavar="SIZE", help="What its folder may take, such as 20GiB.")
-]
+Disk = Annotated[str | None, typer.Option("--disk", metavar="SIZE", help="What its folder may take, such as 20GiB.")]
 Cpu = Annotated[float | None, typer.Option("--cpu", metavar="CORES", help="Cores that it may take, such as 2 or 0.5.")]
 Exports = Annotated[
     list[str] | None,

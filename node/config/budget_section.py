@@ -17,9 +17,8 @@ Bytes = Annotated[int, BeforeValidator(byte_size), Field(ge=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig:
-    """How much of this machine the node may take; no member needs to know. A start chooses what it moves to the disk, and
-    how many examples go through the model at a time, so that all of it fits; where it cannot fit, it says so and
-    ends."""
+    """How much of this machine the node may take; no member needs to know. A start chooses what it moves to the disk,
+    and how many examples go through the model at a time, so that all fits. Where it cannot fit, it says so and ends."""
 
     __pydantic_config__: ClassVar[ConfigDict] = {"extra": "forbid"}
 

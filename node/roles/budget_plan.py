@@ -64,14 +64,13 @@ def plan_disk(config: Config, parameters: int) -> BudgetPlan:
         )
     moves = () if fit == keep else (f"{text.plural(fit, 'checkpoint')} kept",)
     node = replace(config.node, checkpoint_keep=fit)
-    return BudgetPlan(
-        config=config.model_copy(update={"node": node}), needed=beside + (fit + 1) * one, moves=moves
-    )
+    return BudgetPlan(config=config.model_copy(update={"node": node}), needed=beside + (fit + 1) * one, moves=moves)
 
 
 def _candidates(config: Config) -> Iterator[tuple[Config, tuple[str, ...]]]:
     """Yield settings, each of which takes less than the one before, and what was chosen."""
-    node, moves = config.node, ()
+    node = config.node
+    moves: tuple[str, ...] = ()
     yield config, moves
     if node.estimates_on == "memory" and config.sync.spec().averager == GOSSIP:
         node, moves = replace(node, estimates_on="disk"), (*moves, "neighbours' models on disk")

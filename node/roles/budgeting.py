@@ -26,12 +26,16 @@ from node.training.budget_watch import BudgetWatch
 from node.training.checkpoint import CheckpointStore
 from p2ptrain.training import Learner, Trainer
 
-STARTED_BYTES: Final = 12_000_000
+STARTED_BYTES: Final = 18_000_000
 """What a node's network, page and log take once they run, beside the program that is loaded. Measured."""
 
 ACTIVATIONS: Final = 1.25
 """Times what a batch keeps for the backward pass that it takes at work: micro, 16 examples, 119 MB for 100. Measured.
 """
+
+SPARE: Final = 1.05
+"""Times its forecast that a node is taken to need: gaps that the C library leaves, and what the kernel keeps for a
+process (page tables, sockets, pages that are being written), which a cgroup counts. Measured."""
 
 FRESH_VECTORS: Final = 3
 """Vectors of the model that are in memory when it has been built and tried, beside the optimizer's: parameters,
@@ -67,7 +71,9 @@ def check_budget(config: Config, *, user_loop: bool) -> None:
         (config.node.lane == "process", "node.lane=process"),
     ):
         if wrong:
-            raise UsageError(f"[budget] is not for {what}", "leave it out, or run `p2ptrain node` with node.lane=thread")
+            raise UsageError(
+                f"[budget] is not for {what}", "leave it out, or run `p2ptrain node` with node.lane=thread"
+            )
 
 
 def limits_of(budget: BudgetConfig) -> Limits:
@@ -92,7 +98,8 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
     def need(candidate: Config) -> int:
         examples = candidate.node.micro_batch or candidate.train.batch_size
         kept = round(ACTIVATIONS * example * min(examples, candidate.train.batch_size))
-        return memory_forecast(trainer.numel, str(trainer.device), candidate, kept=kept, program=program).total
+        forecast = memory_forecast(trainer.numel, str(trainer.device), candidate, kept=kept, program=program)
+        return round(SPARE * forecast.total)
 
     memory = plan_memory(config, need)
     disk = plan_disk(memory.config, trainer.numel)
@@ -149,6 +156,4 @@ def _planned(memory: BudgetPlan, disk: BudgetPlan, holds: frozenset[str]) -> Bud
         words += f"; {' and '.join(sorted(holds, reverse=True))} held by a cgroup"
     if unheld:
         words += f"; {' and '.join(unheld)} watched, not held: no cgroup can be made here"
-    return BudgetPlanned(
-        message=words, needed_bytes=memory.needed, memory_bytes=budget.memory, held=sorted(holds)
-    )
+    return BudgetPlanned(message=words, needed_bytes=memory.needed, memory_bytes=budget.memory, held=sorted(holds))

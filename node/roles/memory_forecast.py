@@ -1,7 +1,8 @@
 """How much of the machine's memory a node will take: what it holds, part by part, each as bytes.
 
 Nothing is built for it: optimizers and outer steps are given short vectors, and say by their buffers what they keep.
-(torch's device `meta` would do without any, and has sympy loaded: 34 MB.) docs/operations.md ("What a node needs") has the same table, with measurements.
+(torch's device `meta` would do without any, and has sympy loaded: 34 MB.) docs/operations.md ("What a node needs") has
+the same table, with measurements.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -122,7 +123,7 @@ def memory_forecast(
 
 def optimizer_bytes(config: Config, parameters: int) -> int:
     """Return the bytes of the inner optimizer's and the drift correction's buffers."""
-    sample = _Sample(min(parameters, SAMPLE))
+    sample = _ShortModel(min(parameters, SAMPLE))
     optimizer = inner.get(config.train.optimizer, **config.train.optimizer_options())
     optimizer.attach(sample)
     correction = drift.get(config.train.drift, **config.train.drift_options())
@@ -196,7 +197,7 @@ def payload_bytes(config: Config, parameters: int) -> int:
     return len(codec.encode(sample_d)) * parameters // SAMPLE
 
 
-class _Sample:
+class _ShortModel:
     """The flat buffers of a short model, as one hidden matrix."""
 
     def __init__(self, parameters: int) -> None:

@@ -1,9 +1,9 @@
 """Holds this process to a share of the machine by a cgroup of its own, version 1 or 2, where its user may make one.
 
 The cgroup is made below the one that the process is in, or beside it, where version 2 allows no limits below. What the
-process holds already stays charged to the cgroup that it leaves, so a node enters before it loads torch, and its limit
-is lower by what it held then. The kernel takes back clean pages of files before it refuses memory, and ends a process that wants more than
-it may have. A process that was killed leaves an empty cgroup behind, which the next start removes.
+process holds already stays charged to the cgroup that it leaves. So a node enters before it loads torch, and its limit
+is lower by what it held then. The kernel takes back clean pages of files before it refuses memory, and ends a process
+that wants more than it may have. A process that was killed leaves an empty cgroup behind, which the next start removes.
 """
 
 from collections.abc import Iterable, Iterator

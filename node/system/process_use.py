@@ -8,7 +8,6 @@ from typing import Final
 
 import psutil
 
-
 STATUS: Final = Path("/proc/self/status")
 
 

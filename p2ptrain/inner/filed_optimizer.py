@@ -24,8 +24,8 @@ BLOCK_NUMEL: Final = 1 << 18
 them. Whole cache lines, so that each value is computed by the same instructions as in the whole vector."""
 
 
-@dataclass(frozen=True)
-class _Block:
+@dataclass
+class _FlatBlock:
     """A part of a model's vectors as an optimizer sees it."""
 
     data_d: torch.Tensor
@@ -128,11 +128,11 @@ class FiledOptimizer:
                 buffer.copy_(_values(kept, part) if isinstance(kept, FiledVector) else kept)
             yield part, optimizer
 
-    def _block(self, part: slice) -> _Block:
+    def _block(self, part: slice) -> _FlatBlock:
         data_p = self._parameters.data_d[part]
         places = list(_within(self._parameters.places, part))
         decayed = [data_p[place.span] for place in places if place.decayed]
-        return _Block(data_p, self._parameters.grad_d[part], places, decayed)
+        return _FlatBlock(data_p, self._parameters.grad_d[part], places, decayed)
 
 
 def can_be_filed(optimizer: InnerOptimizer) -> bool:

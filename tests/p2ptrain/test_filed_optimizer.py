@@ -2,7 +2,6 @@
 left behind, and nothing lost where the disk refuses them."""
 
 import gc
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from p2ptrain.inner import filed_optimizer
 from p2ptrain.inner.filed_optimizer import FiledOptimizer
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks.base import Shard
+from p2ptrain.tasks.byte_lm.task import ByteLM
 from p2ptrain.tasks.digits import Digits
 from p2ptrain.training import TrainConfig, Trainer
 
@@ -45,6 +45,10 @@ def trainer_of(options: dict[str, Any], folder: Path | None = None, refused: lis
         told: list[OSError] = [] if refused is None else refused
         trainer.keep_optimizer_in(partial(NamelessFile, folder), told.append)
     return trainer
+
+
+def open_files() -> set[Path]:
+    return set(Path("/proc/self/fd").iterdir())
 
 
 def assert_same(one: Trainer, other: Trainer) -> None:
@@ -88,14 +92,14 @@ def test_a_state_that_is_there_is_taken_along(tmp_path: Path) -> None:
 
 def test_no_file_has_a_name_and_all_are_closed_with_the_trainer(tmp_path: Path) -> None:
     gc.collect()
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_files()
     trainer = trainer_of({}, tmp_path)
     trainer.step()
     assert list(tmp_path.iterdir()) == []
-    assert len(set(os.listdir("/proc/self/fd")) - before) == 2  # two moments
+    assert len(open_files() - before) == 2  # two moments
     del trainer
     gc.collect()
-    assert set(os.listdir("/proc/self/fd")) <= before
+    assert open_files() <= before
 
 
 def test_a_disk_that_refuses_a_write_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,8 +132,6 @@ def test_blocks_of_a_large_model_come_to_the_same_bits(
 ) -> None:
     """With the blocks of real use, in several threads."""
     monkeypatch.undo()
-    from p2ptrain.tasks.byte_lm.task import ByteLM
-
     text = tmp_path / "text"
     text.write_bytes(bytes(range(32, 127)) * 200)
     files = tmp_path / "files"
