@@ -320,6 +320,8 @@ class RoundClosed(Event):
     """By peer, the rounds by which each member lags."""
     peers_known: int
     rss_bytes: int | None
+    held_bytes: int | None = None
+    """Memory that the system cannot take back, of a node with a budget of memory."""
     bytes_sent: int | None = None
     """All bytes to peers: every copy of an update, whole models, announcements, framing and handshakes. None in records
     of older releases, as are the other fields with a default."""

@@ -16,7 +16,7 @@ from node.config.schema import Config
 from node.events.event_types import BudgetPlanned
 from node.roles.assembly import NodeContext, learner_of
 from node.roles.budget_plan import BudgetPlan, plan_disk, plan_memory
-from node.roles.memory_forecast import FP32, memory_forecast, optimizer_bytes
+from node.roles.memory_forecast import FP32, memory_forecast
 from node.roles.observer import observes
 from node.system import free_memory, text
 from node.system.cgroups import HeldProcess, Limits
@@ -89,19 +89,7 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
     trainer = learned[0]
     assert isinstance(trainer, Trainer), "check_budget lets no other through"
     bound_gpu(config.budget.gpu_memory, trainer.device)
-    example = trainer.kept_by_an_example() if trainer.device.type == "cpu" else 0
-    free_memory.trim()
-    on_cpu = trainer.device.type == "cpu"
-    built = FRESH_VECTORS * FP32 * trainer.numel + optimizer_bytes(config, trainer.numel)
-    program = max(0, used() - (built if on_cpu else FP32 * trainer.numel)) + STARTED_BYTES
-
-    def need(candidate: Config) -> int:
-        examples = candidate.node.micro_batch or candidate.train.batch_size
-        kept = round(ACTIVATIONS * example * min(examples, candidate.train.batch_size))
-        forecast = memory_forecast(trainer.numel, str(trainer.device), candidate, kept=kept, program=program)
-        return round(SPARE * forecast.total)
-
-    memory = plan_memory(config, need)
+    memory = plan_memory(config, needs_of(trainer, used))
     disk = plan_disk(memory.config, trainer.numel)
     if disk.config.node.micro_batch:
         trainer.take_at_a_time(disk.config.node.micro_batch)
@@ -117,6 +105,30 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
         disk=disk,
         watch=watch,
     )
+
+
+def needs_of(trainer: Trainer, used: Callable[[], int] = held_bytes) -> Callable[[Config], int]:
+    """Return what forecasts the memory, in bytes, of a node in this process with this trainer, which has just been
+    built. Tries one example. `used` returns what the process holds."""
+    on_cpu = trainer.device.type == "cpu"
+    example = trainer.kept_by_an_example() if on_cpu else 0
+    free_memory.trim()
+    vector = FP32 * trainer.numel
+    built = FRESH_VECTORS * vector + optimizer_bytes_of(trainer) if on_cpu else vector
+    program = max(0, used() - built) + STARTED_BYTES
+
+    def need(candidate: Config) -> int:
+        examples = candidate.node.micro_batch or candidate.train.batch_size
+        kept = round(ACTIVATIONS * example * min(examples, candidate.train.batch_size))
+        forecast = memory_forecast(trainer.numel, str(trainer.device), candidate, kept=kept, program=program)
+        return round(SPARE * forecast.total)
+
+    return need
+
+
+def optimizer_bytes_of(trainer: Trainer) -> int:
+    """Return the bytes of the buffers that a trainer's optimizer and drift correction hold."""
+    return sum(each.nbytes for each in (*trainer.optimizer.buffers.values(), *trainer.drift.buffers.values()))
 
 
 def bound_gpu(most: int | None, device: torch.device) -> None:
@@ -137,7 +149,8 @@ def _with_threads(config: Config) -> Config:
     return config.model_copy(update={"train": train})
 
 
-def _planned(memory: BudgetPlan, disk: BudgetPlan, holds: frozenset[str]) -> BudgetPlanned:
+def plan_words(memory: BudgetPlan, disk: BudgetPlan) -> str:
+    """Return the plan for people: what may be taken, what is needed, and what was chosen."""
     budget = disk.config.budget
     parts = []
     if budget.memory is not None:
@@ -148,8 +161,11 @@ def _planned(memory: BudgetPlan, disk: BudgetPlan, holds: frozenset[str]) -> Bud
         parts.append(f"disk {text.size(budget.disk)}, about {text.size(disk.needed)} needed")
     if budget.cpu is not None:
         parts.append(f"{budget.cpu:g} cores")
-    moves = [*memory.moves, *disk.moves]
-    words = f"{'; '.join(parts)}; {', '.join(moves) or 'all as it is'}"
+    return f"{'; '.join(parts)}; {', '.join((*memory.moves, *disk.moves)) or 'all as it is'}"
+
+
+def _planned(memory: BudgetPlan, disk: BudgetPlan, holds: frozenset[str]) -> BudgetPlanned:
+    budget, words = disk.config.budget, plan_words(memory, disk)
     bounded = [name for name in ("memory", "cpu") if getattr(budget, name) is not None]
     unheld = [name for name in bounded if name not in holds]
     if holds:

@@ -40,6 +40,7 @@ from node.events.summary import NodeSummary, read_node_summary, to_json, write_a
 from node.exporters import exporting
 from node.metrics.energy import Meter, SystemTimes, meter_for
 from node.metrics.gpu_metrics import register_gpu
+from node.metrics.live_metrics import Readings
 from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed
 from node.page.names import Names
@@ -72,6 +73,7 @@ from node.system.process_use import ProcessUse
 from node.system.run_dir import ADDRESSES, CHECKPOINTS, CROSSINGS, ENERGY, EPOCH, SUMMARY
 from node.system.signals import until_signal
 from node.training import round_report
+from node.training.budget_meter import BudgetMeter
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.divergence import diverged, unusable
 from node.training.executors import EXECUTORS, Executor
@@ -264,7 +266,8 @@ async def run(
     fits()
     if held.private is not None:
         held.news.to = follow_manifests(node, held.private.admission.chain, emit)
-    metrics.live.watch(partial(round_report.readings, node))
+    reading = partial(round_report.readings, node)
+    metrics.live.watch(reading if budgeted is None else _with_budget(node, node_dir, reading))
     feed.watch(lambda: round_report.moment(node, metrics.newest_lag_s))
     trainer = node.inner.trainer
     register_gpu(metrics.registry, trainer.device, partial(gpu_memory_of, trainer))
@@ -341,6 +344,19 @@ async def _made(
         emit=around.emit,
     )
     return make_node(config, around, learned)
+
+
+def _with_budget(node: Node, node_dir: Path, read: Callable[[], Readings]) -> Callable[[], Readings]:
+    """Return what reads the node's values, and what it takes of its budget."""
+    device = node.inner.trainer.device
+    meter = BudgetMeter(
+        node.config.budget,
+        node_dir,
+        cpu_s=node.use.cpu_s,
+        gpu=lambda: torch.cuda.memory_reserved(device),
+        clock=time.perf_counter,
+    )
+    return lambda: replace(read(), budget=meter.budget(), budget_used=meter.used())
 
 
 def _visits_of(node: Node, emit: EventLog) -> VisitServer | None:
