@@ -1,9 +1,9 @@
 """Real nodes with a budget of memory, held by a cgroup: one trains on within half of what it takes without one, one
 that was killed leaves nothing behind, and a budget that is too small is told in one line.
 
-Without a budget counts what is resident (VmHWM), as its user sees it. With one counts what the system cannot take back:
-anonymous and shared memory (RssAnon, RssShmem). Pages of libraries are resident besides, in memory that all programs
-share; the cgroup counts those of them that this node was the first to read.
+Counted is what the system cannot take back: anonymous and shared memory (RssAnon, RssShmem). Pages of libraries are
+resident besides (VmHWM), some 130 MB in memory that all programs share; the cgroup counts those of them that this node
+was the first to read.
 """
 
 import os
@@ -24,7 +24,7 @@ MICRO = (
     "--set",
     "task.size=micro",
     "--set",
-    "train.batch_size=32",
+    "train.batch_size=64",
     "--set",
     "train.threads=1",
     "--set",
@@ -32,7 +32,7 @@ MICRO = (
     "--set",
     "sync.f=0",
 )
-SHORT = ("--rounds", "3", "--inner-steps", "4", "--set", "network.degree=2", "--set", "node.linger_s=1")
+SHORT = ("--rounds", "2", "--inner-steps", "3", "--set", "network.degree=2", "--set", "node.linger_s=1")
 LOOK_S = 0.02
 OVER = 1.05
 """Times its budget that a node may take at most."""
@@ -89,6 +89,12 @@ def groups() -> list[Path]:
     return [group for tree in own_hierarchies() for group in tree.home.glob(f"{PREFIX}*")]
 
 
+def limit_in(group: Path) -> int:
+    """The bytes that the kernel lets a cgroup have."""
+    names = ("memory.max", "memory.limit_in_bytes")
+    return next(int((group / name).read_text()) for name in names if (group / name).exists())
+
+
 def beside_a_neighbour(folder: Path, *words: object) -> tuple[Peak, Program]:
     """Run a node of micro to its end beside another one; return the memory that it took, and the ended node."""
     with node(folder / "neighbour", *MICRO, *SHORT, "--set", "node.wait_for=1", real=True) as neighbour:
@@ -102,7 +108,7 @@ def beside_a_neighbour(folder: Path, *words: object) -> tuple[Peak, Program]:
 @needs_cgroups
 def test_a_node_trains_on_within_half_of_what_it_takes_without_a_budget(tmp_path: Path) -> None:
     free, _ = beside_a_neighbour(tmp_path / "free")
-    budget = free.resident // 2
+    budget = free.held // 2
     within, program = beside_a_neighbour(tmp_path / "within", "--memory", str(budget))
     sizes = [f"{size / 1e6:.0f}" for size in (free.resident, free.held, budget, within.resident, within.held)]
     print("MB without a budget, resident and held: {}, {}; with {}: {}, {}".format(*sizes))
@@ -110,7 +116,7 @@ def test_a_node_trains_on_within_half_of_what_it_takes_without_a_budget(tmp_path
     assert planned["held"] == ["memory"]
     assert planned["needed_bytes"] <= budget
     (finished,) = program.heard("finished")
-    assert finished["summary"]["rounds"] == 3
+    assert finished["summary"]["rounds"] == 2
     assert finished["summary"]["eval_loss_last"] < finished["summary"]["eval_loss_first"]
     assert finished["summary"]["updates_accepted"] > 0
     assert within.held <= OVER * budget
@@ -123,6 +129,7 @@ def test_a_killed_node_leaves_no_cgroup_once_another_starts(tmp_path: Path) -> N
         program.hear("budget_planned")
         (group,) = groups()
         assert group.name == f"{PREFIX}{program.pid}"
+        assert 1 << 30 < limit_in(group) <= 2 << 30
         os.kill(program.pid, signal.SIGKILL)
         program.end()
     assert groups() == [group]

@@ -11,9 +11,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gossip.core.api import RunInfo
+from gossip.core.ids import Digest, RunId
 from node.cli.options import flags
 from node.config.budget_section import budget_in
 from node.config.schema import Config, from_raw
+from node.doctor.finding import Model, Subject
+from node.doctor.machine import budget
+from node.events.event_types import BudgetPlanned
+from node.events.progress import NodeProgress
+from node.metrics.live_metrics import Readings
+from node.metrics.node_metrics import Metrics
 from node.roles import budgeting
 from node.roles.assembly import check_runnable, why_not_filed
 from node.roles.budget_plan import plan_disk, plan_memory
@@ -24,6 +32,8 @@ from node.system.byte_sizes import EXAMPLE, byte_size
 from node.system.cgroups import HeldProcess, Hierarchy, Limits, hierarchies_in, remove_stale
 from node.system.errors import UsageError
 from node.system.process_use import held_bytes
+from node.top.screen import _memory
+from node.training.budget_meter import BudgetMeter
 from node.training.budget_watch import SETTLE_S, BudgetWatch
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.digits import Digits
@@ -365,3 +375,58 @@ def test_a_part_of_a_core_is_one_thread() -> None:
         )
     given_number = config_of(budget={"cpu": 2}, train={"threads": 3})
     assert budgeting._with_threads(given_number) == given_number
+
+
+# What is seen
+
+
+def test_a_meter_reads_what_is_taken_of_each(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "file").write_bytes(bytes(1000))
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    seconds, cores = iter((0.0, 10.0, 20.0)), iter((0.0, 5.0, 30.0))
+    bounds = from_raw(flags(memory="6GiB", gpu_memory="4GiB", disk="20GiB", cpu=2)).budget
+    meter = BudgetMeter(bounds, tmp_path, cpu_s=lambda: next(cores), gpu=lambda: 7, clock=lambda: next(seconds))
+    assert meter.budget() == {"memory": 6 << 30, "gpu_memory": 4 << 30, "disk": 20 << 30, "cpu": 2}
+    first, second = meter.used(), meter.used()
+    assert (first["cpu"], second["cpu"]) == (0.5, 2.5)
+    assert first["gpu_memory"] == 7
+    assert 1000 <= first["disk"] < 5000
+    assert first["memory"] > 10 * MIB
+    meter = BudgetMeter(from_raw(flags(cpu=2)).budget, tmp_path, cpu_s=lambda: 0.0, gpu=lambda: 7, clock=lambda: 0.0)
+    assert meter.used() == {"cpu": 0.0}
+
+
+def test_a_node_tells_prometheus_its_budget_and_what_it_takes() -> None:
+    metrics = Metrics()
+    metrics.live.watch(lambda: Readings(budget={"memory": 6.0, "cpu": 2.0}, budget_used={"memory": 4.0, "cpu": 1.0}))
+    served = metrics.exposition().decode().splitlines()
+    assert 'p2ptrain_budget{resource="memory"} 6.0' in served
+    assert 'p2ptrain_budget_used{resource="cpu"} 1.0' in served
+
+
+def test_top_shows_what_counts_of_the_budget() -> None:
+    told = NodeProgress("node", rss_bytes=400 * MIB)
+    assert _memory(told) == "419 MB"
+    told.observe(BudgetPlanned(message="", needed_bytes=1, memory_bytes=500 * MIB, held=["memory"]))
+    assert _memory(told) == "419 MB"  # no round has ended
+    told.held_bytes = 300 * MIB
+    assert _memory(told) == "315 MB of 524 MB"
+
+
+def test_doctor_says_what_a_node_would_choose() -> None:
+    config = config_of(budget={"memory": "100GB", "disk": "1GB"})
+    trainer = Trainer(Digits(), config.train, Shard())
+    model = Model(
+        parameters=trainer.numel, device="cpu", run=RunInfo(run_id=RunId(b""), genesis=Digest(b"")), trainer=trainer
+    )
+    subject = Subject(network=config.network, node=config.node, learning=config, run_dir=Path())
+    found = budget(subject, model)
+    assert found is not None
+    assert (found.level, found.seen.partition(",")[0]) == ("ok", "memory 100 GB")
+    little = replace(subject, learning=config_of(budget={"memory": "1MB"}))
+    refused = budget(little, model)
+    assert refused is not None
+    assert refused.level == "problem"
+    assert "at least" in refused.seen
+    assert budget(replace(subject, learning=config_of()), model) is None
