@@ -125,6 +125,13 @@ ROOM = Row(
             unit="bytes",
         ),
         Panel(
+            title="Share of the budget that is taken",
+            help="By resource: docs/how-to/budgets.md. Memory near 1: fewer examples go through at a time.",
+            queries=(Query("p2ptrain_budget_used / p2ptrain_budget", "{{node}} {{resource}}"),),
+            unit="percentunit",
+            empty="no node has a budget",
+        ),
+        Panel(
             title="GPU memory that is left",
             help="What the trainer can still get: free on the device, and held by its own allocator without a tensor "
             "in it. Near 0: docs/operations.md#gpumemorylow.",

@@ -16,9 +16,11 @@ from node.cli import options
 from node.cli.membership_options import awaiting_peers, passphrase_in, run_dir_of, secrets_of, settings_in
 from node.cli.telling import on_a_terminal
 from node.system import run_dir as folders
+from node.system.cgroups import HeldProcess, Limits, own_hierarchies
 from node.system.errors import EXIT_INTERRUPTED, UsageError, is_interrupt, translate
 from node.system.light_roles import WITHOUT_MODEL
 from node.system.next_command import node_command
+from node.system.process_use import held_bytes
 from node.system.ranks import site_process
 
 if TYPE_CHECKING:
@@ -54,6 +56,10 @@ def node(
     passphrase_file: options.PassphraseFile = None,
     export: options.Exports = None,
     when: options.When = None,
+    memory: options.Memory = None,
+    gpu_memory: options.GpuMemory = None,
+    disk: options.Disk = None,
+    cpu: options.Cpu = None,
     json: options.Json = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> int:
@@ -68,19 +74,20 @@ def node(
     Where a machine reaches nobody but one other, run --role relay there, and give its address here with --via, or a
     folder that both share with --spool.
     """
-    process = site_process()
-    if process is not None and process.rank:
+    rank = site_process()
+    if rank is not None and rank.rank:
         from node.roles.site import follow
 
         return follow()
     asked = asked_of(**locals())
-    start = checked(asked, tried=with_parent, quiet=json)
-    folder = folders.make_node_dir(start.run_dir, start.settings.node.name)
-    passphrase = passphrase_in(folder, passphrase_file)
-    if with_parent:
-        _end_with_parent()
-    run = partial(start.run, passphrase=passphrase)
-    return _run(start.settings, run, folder, member=start.member, passphrase=passphrase, as_json=json)
+    with HeldProcess(os.getpid(), outside=held_bytes()) as process:
+        start = checked(asked, tried=with_parent, quiet=json, process=process)
+        folder = folders.make_node_dir(start.run_dir, start.settings.node.name)
+        passphrase = passphrase_in(folder, passphrase_file)
+        if with_parent:
+            _end_with_parent()
+        run = partial(start.run, passphrase=passphrase)
+        return _run(start.settings, run, folder, member=start.member, passphrase=passphrase, as_json=json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +133,10 @@ def asked_of(**given: Any) -> NodeOptions:
         role=given["role"],
         exports=given["export"] or (),
         when=given["when"],
+        memory=given["memory"],
+        gpu_memory=given["gpu_memory"],
+        disk=given["disk"],
+        cpu=given["cpu"],
     )
     return NodeOptions(
         files=given["config"],
@@ -138,9 +149,11 @@ def asked_of(**given: Any) -> NodeOptions:
     )
 
 
-def checked(asked: NodeOptions, *, tried: bool = False, quiet: bool = False) -> CheckedNode:
+def checked(
+    asked: NodeOptions, *, tried: bool = False, quiet: bool = False, process: HeldProcess | None = None
+) -> CheckedNode:
     """Return the node that is asked for. Writes nothing. UsageError for what cannot be. `tried`: whether the caller has
-    tried the task; `quiet`: shows no progress."""
+    tried the task; `quiet`: shows no progress. `process`: the one that is to run it, which a budget is to hold."""
     from node.config.sections import merged, role_in
 
     run_dir = run_dir_of(asked.run_dir, asked.swarm, asked.invite)
@@ -148,7 +161,7 @@ def checked(asked: NodeOptions, *, tried: bool = False, quiet: bool = False) -> 
     with on_a_terminal("starting", quiet=quiet):
         light = role_in(raw) in WITHOUT_MODEL
         folder_given = asked.run_dir is not None or asked.swarm is not None
-        settings, run = _without_model(raw) if light else _trainer(raw, tried, folder_given)
+        settings, run = _without_model(raw) if light else _trainer(raw, tried, folder_given, process)
     return CheckedNode(settings=settings, run=run, run_dir=run_dir, member=member)
 
 
@@ -167,7 +180,12 @@ class _Main(Protocol):
     ) -> int: ...
 
 
-def _trainer(raw: "Raw", tried: bool, folder_given: bool) -> tuple[_Settings, _Main]:
+def _trainer(raw: "Raw", tried: bool, folder_given: bool, process: HeldProcess | None) -> tuple[_Settings, _Main]:
+    from node.config.budget_section import budget_in
+
+    budget = budget_in(raw)
+    if budget.is_set and process is not None:  # before torch is loaded, which then counts
+        process.enter(Limits(memory=budget.memory, cpu=budget.cpu), own_hierarchies())
     from node.config.schema import from_raw
     from node.roles import trainer
     from node.roles.assembly import check_runnable
@@ -179,16 +197,19 @@ def _trainer(raw: "Raw", tried: bool, folder_given: bool) -> tuple[_Settings, _M
         from node.roles.site import lead  # seconds of imports, which a node of one process has no use for
 
         return settings, partial(lead, settings)
-    return settings, partial(trainer.main, settings, tried=tried)
+    return settings, partial(trainer.main, settings, tried=tried, process=process or trainer.FREE)
 
 
 def _without_model(raw: "Raw") -> tuple[_Settings, _Main]:
     """Without torch: what a trainer's settings say of learning is not even read."""
+    from node.config.budget_section import budget_in
     from node.roles import bootstrap
 
     process = site_process()
     if process is not None and process.count > 1:
         raise UsageError("a bootstrap node or a relay is one process", "start it without torchrun")
+    if budget_in(raw).is_set:
+        raise UsageError("a bootstrap node or a relay has no [budget]", "leave it out: it holds no model")
     settings = bootstrap.from_raw(raw)
     return settings, partial(bootstrap.main, settings)
 

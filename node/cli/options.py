@@ -106,6 +106,14 @@ When = Annotated[
         help="When this machine trains: always, idle, night or plugged. It is paused otherwise.",
     ),
 ]
+Memory = Annotated[
+    str | None, typer.Option("--memory", metavar="SIZE", help="Main memory that the node may take, such as 6GiB.")
+]
+GpuMemory = Annotated[
+    str | None, typer.Option("--gpu-memory", metavar="SIZE", help="Memory of the GPU that it may take, such as 4GiB.")
+]
+Disk = Annotated[str | None, typer.Option("--disk", metavar="SIZE", help="What its folder may take, such as 20GiB.")]
+Cpu = Annotated[float | None, typer.Option("--cpu", metavar="CORES", help="Cores that it may take, such as 2 or 0.5.")]
 Exports = Annotated[
     list[str] | None,
     typer.Option("--export", metavar="NAME", help="Tell tensorboard, wandb (offline) or otel, too. Can be repeated."),
@@ -132,6 +140,10 @@ def flags(
     role: str | None = None,
     exports: Sequence[str] = (),
     when: str | None = None,
+    memory: str | None = None,
+    gpu_memory: str | None = None,
+    disk: str | None = None,
+    cpu: float | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return the settings that these flags stand for. Paths become absolute: another process may read them."""
     settings: dict[tuple[str, str], Any] = {
@@ -152,6 +164,10 @@ def flags(
         ("node", "role"): role,
         ("monitoring", "exporters"): list(exports) or None,
         ("participation", "when"): when,
+        ("budget", "memory"): memory,
+        ("budget", "gpu_memory"): gpu_memory,
+        ("budget", "disk"): disk,
+        ("budget", "cpu"): cpu,
     }
     raw: dict[str, dict[str, Any]] = {}
     for (section, key), value in settings.items():

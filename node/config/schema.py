@@ -10,6 +10,7 @@
     [monitoring]  whom else it tells: exporters
     [participation]  when this machine trains
     [visits]   whether visitors train with it
+    [budget]   how much of this machine it may take
 
 `load` merges files in their order, then `--set section.key=value`, and turns every mistake into a UsageError of one
 line. It imports the learning package (and with it torch): commands import this module when they run, not before.
@@ -27,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gossip.core.errors import LocalError
 from node.config import config_errors
 from node.config.auto_rate import refuse_auto
+from node.config.budget_section import BudgetConfig
 from node.config.config_members import check_members
 from node.config.participation_section import ParticipationConfig, gathered
 from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, check_addresses, merged, role_in
@@ -95,6 +97,7 @@ class Config(BaseModel):
     monitoring: MonitoringConfig = MonitoringConfig()
     participation: ParticipationConfig = ParticipationConfig()
     visits: VisitsConfig = VisitsConfig()
+    budget: BudgetConfig = BudgetConfig()
 
     def to_toml(self) -> str:
         """Write every setting, defaults included, as a file that `load` reads back to the same configuration."""

@@ -112,6 +112,13 @@ class NodeConfig:
     """Where the neighbours' models are held. `disk`: in files of the run folder that no listing shows, gone when the
     node ends. Saves 4 bytes of memory a parameter and neighbour (2 with sync.estimates = "bf16"), and writes as many a
     round."""
+    optimizer_on: Literal["memory", "disk"] = "memory"
+    """Where the inner optimizer's vectors are held. `disk`: in files as those of `estimates_on`, moved a block at a
+    time. Saves 8 bytes of memory a parameter with adamw, and reads and writes as many at every step. For adamw, sgd and
+    schedule_free, on a CPU."""
+    micro_batch: Annotated[int, Field(ge=0)] = 0
+    """Examples that go through the model at a time; 0: a batch, or fewer once memory has run out. The gradient is that
+    of the whole batch, within rounding."""
     overlap: bool = True
     """Whether the next round's steps run while a round is closed. false: training waits for the round, and no
     correction is late; for links over which an exchange takes a small part of a round."""

@@ -63,6 +63,8 @@ async def _examine(subject: Subject, tell: Tell) -> Examination:
     if model is not None:
         found += [] if model.trial is None else [machine.task_of(model.trial)]
         found += [machine.device_and_cores(subject, model), machine.memory(subject, model)]
+        within = machine.budget(subject, model)
+        found += [] if within is None else [within]
     began = trio.current_time()
     given, more = await _contribution(subject, model, tell)
     found += more

@@ -14,9 +14,12 @@ import psutil
 
 from node.doctor.finding import Finding, Level, Model, Subject
 from node.roles.assembly import own_data, run_info
+from node.roles.budget_plan import plan_disk, plan_memory
+from node.roles.budgeting import check_budget, needs_of, plan_words
 from node.roles.memory_forecast import memory_forecast
 from node.roles.task_check import BYTES_PER_PARAMETER_GPU
 from node.system import text
+from node.system.errors import UsageError
 from node.system.run_dir import EPOCH
 from node.training.checkpoint_room import CHECKPOINT_BYTES_PER_PARAMETER, estimates_bytes
 from p2ptrain import tasks
@@ -142,6 +145,20 @@ def memory(subject: Subject, model: Model) -> Finding:
     fix = f"{on_disk}a smaller model or network.degree, or close other programs"
     least = memory_forecast(model.parameters, model.device, config, kept=model.kept_bytes, neighbours=1)
     return Finding(check="memory", level="problem" if least.total > available else "warning", seen=seen, fix=fix)
+
+
+def budget(subject: Subject, model: Model) -> Finding | None:
+    """Plan as a node would within its budget, and say what it would choose; None where it has no budget."""
+    config = subject.learning
+    if config is None or model.trainer is None or not config.budget.is_set:
+        return None
+    try:
+        check_budget(config, user_loop=False)
+        plan = plan_memory(config, needs_of(model.trainer))
+        room = plan_disk(plan.config, model.parameters)
+    except UsageError as error:
+        return Finding(check="budget", level="problem", seen=error.message, fix=error.hint)
+    return Finding(check="budget", level="ok", seen=plan_words(plan, room))
 
 
 def disk(subject: Subject, model: Model | None) -> Finding:

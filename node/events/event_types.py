@@ -320,6 +320,8 @@ class RoundClosed(Event):
     """By peer, the rounds by which each member lags."""
     peers_known: int
     rss_bytes: int | None
+    held_bytes: int | None = None
+    """Memory that the system cannot take back, of a node with a budget of memory."""
     bytes_sent: int | None = None
     """All bytes to peers: every copy of an update, whole models, announcements, framing and handshakes. None in records
     of older releases, as are the other fields with a default."""
@@ -464,6 +466,22 @@ class Unpaused(Event):
     """The policy that paused it last."""
     seconds: float
     """How long the pause was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetPlanned(Event):
+    """The node has a budget, and has chosen how to stay within it."""
+
+    name: ClassVar[str] = "budget_planned"
+
+    message: str
+    """The plan, for people."""
+    needed_bytes: int
+    """Main memory that the node forecasts with the plan."""
+    memory_bytes: int | None = None
+    """Main memory that it may take."""
+    held: list[str]
+    """Which of `memory` and `cpu` a cgroup holds; the others are watched."""
 
 
 @dataclass(frozen=True, kw_only=True)

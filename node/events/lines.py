@@ -9,6 +9,7 @@ from rich.text import Text
 
 from node.events.event_types import (
     Banned,
+    BudgetPlanned,
     CheckpointSkipped,
     CheckpointWritten,
     DialFailed,
@@ -213,6 +214,8 @@ def _words(event: Event) -> tuple[str, str]:
         case RouterAnswered(message=message):
             # Most routers do not forward: `reachability` reports it where an operator should act.
             return ("" if event.forwards is False else message), "dim"
+        case BudgetPlanned(message=message):
+            return f"budget: {message}", "cyan"
         case WarningEvent(message=message):
             return message, "yellow"
         case MembersKnown():

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from node.events import peers_seen
 from node.events.event_types import (
+    BudgetPlanned,
     CheckpointWritten,
     Ended,
     Evaluated,
@@ -131,6 +132,10 @@ class NodeProgress:
     """Learning rate of the newest step."""
     rss_bytes: int | None = None
     """Memory of its process."""
+    held_bytes: int | None = None
+    """What of it the system cannot take back; None where it has no budget of memory."""
+    memory_budget: int | None = None
+    """Memory that it may take."""
     inner_steps: int = 0
     """Planned steps of the next round."""
     checkpoint: str | None = None
@@ -164,6 +169,8 @@ class NodeProgress:
             case Rejected():
                 reason = event.reason or "?"
                 self.rejected_by[reason] = self.rejected_by.get(reason, 0) + 1
+            case BudgetPlanned():
+                self.memory_budget = event.memory_bytes
             case Paused():
                 self.paused = f"{event.reason}: {event.why}"
             case Unpaused():
@@ -223,6 +230,7 @@ class NodeProgress:
         self.bytes_sent, self.bytes_received = event.bytes_sent, event.bytes_received
         self.accepted, self.rejected = event.accepted, event.rejected
         self.rss_bytes = _newest(event.rss_bytes, self.rss_bytes)
+        self.held_bytes = _newest(event.held_bytes, self.held_bytes)
         if isinstance(event, RoundTrained):
             self._train_round(event)
 

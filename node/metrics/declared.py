@@ -738,6 +738,29 @@ METRICS: Final[tuple[Metric, ...]] = (
         panel="Node / Memory",
     ),
     Metric(
+        name="budget",
+        kind="gauge",
+        labels=("resource",),
+        help="What the node may take: bytes of memory, gpu_memory and disk, and cores (cpu).",
+        page="what the node [may take](how-to/budgets.md): bytes, and cores of `cpu`; none without a budget",
+        wrong="",
+        sources=(Live(lambda now: now.budget),),
+        panel="Node / Share of the budget that is taken",
+    ),
+    Metric(
+        name="budget_used",
+        kind="gauge",
+        labels=("resource",),
+        help="What the node takes of what it may: bytes, and cores since the last scrape.",
+        page=(
+            "what it takes of that: memory that the system cannot take back, what torch has reserved of the GPU, "
+            "the folder's files, and cores since the last scrape"
+        ),
+        wrong="near the budget: fewer examples go through the model at a time",
+        sources=(Live(lambda now: now.budget_used),),
+        panel="Node / Share of the budget that is taken",
+    ),
+    Metric(
         name="disk_free_bytes",
         kind="gauge",
         help="Free where the run's folder lies; -1: not known.",

@@ -54,6 +54,10 @@ class Readings:
     """Seconds for which each participation policy of the node has paused its training."""
     visits: Mapping[str, int] = field(default_factory=dict)
     """Differences that visitors left, by what became of them; empty where there are no visitors."""
+    budget: Mapping[str, float] = field(default_factory=dict)
+    """What the node may take, by resource: bytes, and cores of `cpu`; empty where it has no budget."""
+    budget_used: Mapping[str, float] = field(default_factory=dict)
+    """What it takes of each."""
     disk_free: int = -1
     """Bytes that this user may still write on the run's disk; below 0: not known."""
 

@@ -45,6 +45,7 @@ from node.events.gossip_events import translate
 from node.events.journal import Emit, Journal
 from node.metrics.energy import Meter
 from node.roles import byzantine
+from node.roles.memory_forecast import genesis_filed_from
 from node.roles.residency_check import check_residency, residency_of
 from node.system.errors import RunError, UsageError
 from node.system.process_use import ProcessUse
@@ -69,6 +70,7 @@ from node.training.visiting import check_visits, visitors_for
 from p2ptrain import aggregate, inner, tasks
 from p2ptrain.compress.by_parts import cut
 from p2ptrain.inner.base import MomentBuffer
+from p2ptrain.inner.filed_optimizer import can_be_filed
 from p2ptrain.inner.inner_state import whole_buffers
 from p2ptrain.protocols import implements
 from p2ptrain.saved.filed_vector import FiledVector
@@ -116,7 +118,10 @@ def own_trainer(config: Config, peer_id: str) -> Trainer:
     attack = byzantine.attack_of(config.attack)
     task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
     shard, data_seed = own_data(config, peer_id)
-    return Trainer(task, config.train, shard, data_seed=data_seed, tells=config.sync.spec().wants)
+    trainer = Trainer(task, config.train, shard, data_seed=data_seed, tells=config.sync.spec().wants)
+    if config.node.micro_batch:
+        trainer.take_at_a_time(config.node.micro_batch)
+    return trainer
 
 
 def own_data(config: Config, peer_id: str) -> tuple[Shard, int]:
@@ -184,6 +189,7 @@ def check_runnable(config: Config) -> None:
         except ValueError as error:
             raise UsageError(f"sync.strategy={config.sync.strategy}: {error}") from error
     byzantine.attack_of(config.attack)
+    check_filed_optimizer(config)
     _check_region(config)
     check_residency(config)
     check_visits(config)
@@ -229,6 +235,23 @@ def _check_auto_region(config: Config) -> None:
         raise UsageError(message, f"give node.region: {', '.join(config.sync.regions)}")
 
 
+def check_filed_optimizer(config: Config) -> None:
+    """Raise UsageError where the inner optimizer's vectors cannot lie in files."""
+    why = why_not_filed(config) if config.node.optimizer_on == "disk" else ""
+    if why:
+        raise UsageError(f"node.optimizer_on=disk: {why}", "leave node.optimizer_on at memory")
+
+
+def why_not_filed(config: Config) -> str:
+    """Return why the inner optimizer's vectors cannot lie in files; empty where they can."""
+    wants = config.sync.spec().wants
+    if not can_be_filed(inner.get(config.train.optimizer, **config.train.optimizer_options())):
+        return f"{config.train.optimizer} wants whole matrices"
+    if config.sync.spec().steps_anchor or "moments" in wants:
+        return f"the strategy {config.sync.strategy} shares the optimizer's state"
+    return "it wants node.lane=thread" if config.node.lane == "process" else ""
+
+
 def _check_moments(config: Config) -> None:
     """Raise UsageError where the strategy averages moments, and the inner optimizer has none."""
     if not inner.moments_of(inner.get(config.train.optimizer, **config.train.optimizer_options())):
@@ -256,8 +279,9 @@ def make_node(
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
     regions = _region_turns(strategy, config, genesis_d, around.new_file)
-    _file_genesis(strategy, genesis_d, around.new_file)
+    _file_genesis(strategy, genesis_d, around.new_file, genesis_filed_from(config))
     _file_estimates(strategy, config, around.new_file, journal)
+    _file_optimizer(trainer, config, around.new_file, journal)
     del genesis_d
     snapshots = SnapshotCutter(strategy, around.new_file)
     service = byzantine.service_type(attack)(
@@ -504,9 +528,11 @@ def _taken_back(error: OSError) -> None:
     """A disk that is full as the node starts: the initial model is in memory then."""
 
 
-def _file_genesis(strategy: SyncStrategy, genesis_d: torch.Tensor, new_file: Callable[[], NamelessFile] | None) -> None:
-    """Move a large initial model, which is seldom needed again, out of memory."""
-    if new_file is not None and isinstance(strategy, InPlace) and genesis_d.nbytes >= LARGE:
+def _file_genesis(
+    strategy: SyncStrategy, genesis_d: torch.Tensor, new_file: Callable[[], NamelessFile] | None, least_bytes: int
+) -> None:
+    """Move an initial model of so many bytes, which is seldom needed again, out of memory."""
+    if new_file is not None and isinstance(strategy, InPlace) and genesis_d.nbytes >= least_bytes:
         with suppress(OSError):  # a full disk: then it stays there
             strategy.keep_genesis_in(new_file())
 
@@ -520,15 +546,35 @@ def _file_estimates(
     if not isinstance(strategy, EstimatesInFiles):
         message = f"the strategy {strategy.name} keeps its neighbours' models in memory"
         raise UsageError(message, "leave node.estimates_on at memory")
+    strategy.keep_estimates_in(new_file, _refused(journal, "the neighbours' models ({}): they are held"))
+
+
+def _file_optimizer(
+    learner: Learner, config: Config, new_file: Callable[[], NamelessFile] | None, journal: Journal
+) -> None:
+    """Keep the inner optimizer's vectors on disk, where that is asked. Raises UsageError where it cannot."""
+    if config.node.optimizer_on == "memory" or new_file is None:
+        return
+    if not isinstance(learner, Trainer) or learner.device.type != "cpu":
+        message = "node.optimizer_on=disk is for a task that trains on a CPU, in the node's own process"
+        raise UsageError(message, "leave node.optimizer_on at memory")
+    refused = _refused(journal, "the optimizer's state ({}): it is held")
+    try:
+        learner.keep_optimizer_in(new_file, refused)
+    except OSError as error:  # no room: all of it stays in memory
+        refused(error)
+
+
+def _refused(journal: Journal, what: str) -> Callable[[OSError], None]:
+    """Return what tells, once, that the disk does not take `what`, which has a place for the reason."""
     told = threading.Event()
 
     def refused(error: OSError) -> None:
         if not told.is_set():
             told.set()
-            message = f"the disk does not take the neighbours' models ({error.strerror}): they are held in memory"
-            journal.emit(WarningEvent(message=message))
+            journal.emit(WarningEvent(message=f"the disk does not take {what.format(error.strerror)} in memory"))
 
-    strategy.keep_estimates_in(new_file, refused)
+    return refused
 
 
 def _snapshot_source(

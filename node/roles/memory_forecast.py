@@ -1,10 +1,11 @@
 """How much of the machine's memory a node will take: what it holds, part by part, each as bytes.
 
-Nothing is built for it: optimizers and outer steps are given vectors without memory (torch's device `meta`), and say
-by their buffers what they keep. docs/operations.md ("What a node needs") has the same table, with measurements.
+Nothing is built for it: optimizers and outer steps are given short vectors, and say by their buffers what they keep.
+(torch's device `meta` would do without any, and has sympy loaded: 34 MB.) docs/operations.md ("What a node needs") has
+the same table, with measurements.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Final
 
@@ -14,7 +15,9 @@ from gossip.blobs.hashing_task import FILED_FROM
 from node.config.schema import Config
 from p2ptrain import compress, drift, inner, outer
 from p2ptrain.compress.by_parts import ByParts
+from p2ptrain.drift.none import NoCorrection
 from p2ptrain.inner.base import Place
+from p2ptrain.inner.filed_optimizer import BLOCK_NUMEL
 from p2ptrain.outer import BySlices
 from p2ptrain.step_normalization.unnormalized import Unnormalized
 from p2ptrain.sync import SyncConfig, averages_gradients, build
@@ -36,6 +39,9 @@ STEPS: Final = 256
 
 FRAGMENT_PAGES: Final = 1.25
 """Pages in which a fragment's correction lies, for each that it fills: its runs are of 16 KiB, and begin anywhere."""
+
+FILED_COPIES: Final = 2
+"""Times that a block of an optimizer in files is in memory: as it was read, and as it is moved."""
 
 ERROR_FEEDBACK_VECTORS: Final = 2
 """Vectors that an encoder with an error feedback makes beside what it keeps: what it wishes, and what was told."""
@@ -75,11 +81,17 @@ class MemoryForecast:
 
 
 def memory_forecast(
-    parameters: int, device: str, config: Config, *, kept: int = 0, neighbours: int | None = None
+    parameters: int,
+    device: str,
+    config: Config,
+    *,
+    kept: int = 0,
+    neighbours: int | None = None,
+    program: int = PROGRAM_BYTES,
 ) -> MemoryForecast:
     """Return what a node needs for a model of so many trained parameters, `kept` bytes of them for the backward pass of
     a batch. On a GPU the model, its optimizer and activations are not in main memory. `neighbours`: by default as many
-    as `network.degree` allows."""
+    as `network.degree` allows. `program`: bytes without a model, where they were measured here."""
     on_gpu = device.startswith("cuda")
     vector = FP32 * parameters
     sync, tracked = config.sync, config.network.degree if neighbours is None else min(neighbours, config.network.degree)
@@ -92,17 +104,17 @@ def memory_forecast(
     # Twice where the anchor steps: as it is, and as the round began. Copies, where moments are averaged.
     inner_states = optimizer_bytes(config, parameters) * (2 * spec.steps_anchor + ("moments" in spec.wants))
     return MemoryForecast(
-        program=PROGRAM_BYTES * (2 if config.node.lane == "process" else 1),
+        program=program * (2 if config.node.lane == "process" else 1),
         parameters=0 if on_gpu else vector,
         gradient=0 if on_gpu else vector * (1 + ("gradient" in spec.wants)),
-        optimizer=0 if on_gpu else optimizer_bytes(config, parameters),
+        optimizer=0 if on_gpu else resident_optimizer_bytes(config, parameters, kept),
         activations=0 if on_gpu else kept,
         anchor=vector,
         outer=outer_bytes(rounds_outer, parameters) + remembered + spec.vectors * vector + inner_states,
         late_average=2 * vector if config.train.late_average else 0,
         snapshot=vector,
         estimates=(1 if config.node.estimates_on == "disk" else 1 + tracked) * estimate,
-        initial=estimate if vector < FILED_FROM else 0,
+        initial=estimate if vector < genesis_filed_from(config) else 0,
         payloads=(own_payloads + 2 * tracked) * payload,
         work=max(work_bytes(config, rounds_outer, parameters), drafting)
         + vector * (config.train.step_normalization != Unnormalized.name),
@@ -111,12 +123,32 @@ def memory_forecast(
 
 def optimizer_bytes(config: Config, parameters: int) -> int:
     """Return the bytes of the inner optimizer's and the drift correction's buffers."""
-    nothing = _Meta(parameters)
+    sample = _ShortModel(min(parameters, SAMPLE))
     optimizer = inner.get(config.train.optimizer, **config.train.optimizer_options())
-    optimizer.attach(nothing)
+    optimizer.attach(sample)
     correction = drift.get(config.train.drift, **config.train.drift_options())
-    correction.attach(nothing.data_d)
-    return sum(each.nbytes for each in (*optimizer.buffers.values(), *correction.buffers.values()))
+    correction.attach(sample.data_d)
+    numel = sample.data_d.numel()
+    return sum(
+        each.nbytes * (parameters if each.numel() >= numel else numel) // numel
+        for each in (*optimizer.buffers.values(), *correction.buffers.values())
+    )
+
+
+def resident_optimizer_bytes(config: Config, parameters: int, kept: int) -> int:
+    """Return the bytes of memory that they take, beside the `kept` of a batch: of what lies in files a block at a time,
+    twice. A block is moved when what a batch keeps is free again, so the larger of the two counts."""
+    if config.node.optimizer_on == "memory":
+        return optimizer_bytes(config, parameters)
+    without_drift = config.model_copy(update={"train": replace(config.train, drift=NoCorrection.name)})
+    filed = optimizer_bytes(without_drift, parameters)
+    block = optimizer_bytes(without_drift, min(parameters, BLOCK_NUMEL))
+    return optimizer_bytes(config, parameters) - filed + max(0, FILED_COPIES * block - kept)
+
+
+def genesis_filed_from(config: Config) -> int:
+    """Return the bytes from which on the initial model lies in a file."""
+    return FILED_FROM if config.budget.memory is None else 0
 
 
 def outer_bytes(rounds_outer: outer.OuterOptimizer, parameters: int) -> int:
@@ -165,12 +197,12 @@ def payload_bytes(config: Config, parameters: int) -> int:
     return len(codec.encode(sample_d)) * parameters // SAMPLE
 
 
-class _Meta:
-    """A model's flat buffers without memory, as one hidden matrix."""
+class _ShortModel:
+    """The flat buffers of a short model, as one hidden matrix."""
 
     def __init__(self, parameters: int) -> None:
-        self.data_d = torch.empty(parameters, device="meta")
-        self.grad_d = torch.empty(parameters, device="meta")
+        self.data_d = torch.empty(parameters, device="cpu", dtype=torch.float32)
+        self.grad_d = torch.empty(parameters, device="cpu", dtype=torch.float32)
         whole = slice(0, parameters)
         self.places = [Place(name="all", span=whole, shape=torch.Size((parameters, 1)), decayed=True, hidden=True)]
         self.decayed = [self.data_d]

@@ -46,6 +46,9 @@ def _check_settings(config: Config) -> None:
     for wrong, what, hint in (
         (node.role != "trainer", f"node.role={node.role}", "an observer is one process"),
         (node.lane != "thread", f"node.lane={node.lane}", "leave it at thread"),
+        (config.budget.is_set, "budget: its ranks are processes of their own", "leave out [budget]"),
+        (node.optimizer_on != "memory", f"node.optimizer_on={node.optimizer_on}", "leave it at memory"),
+        (node.micro_batch > 0, f"node.micro_batch={node.micro_batch}", "set site.pipeline or train.batch_size"),
         (bool(config.participation.names), "pauses: all its ranks would have to pause", "leave out [participation]"),
         (config.visits.on, "visitors: its ranks hold the model in parts", "leave out [visits]"),
         (train.drift != "none", f"train.drift={train.drift}", "leave it at none"),

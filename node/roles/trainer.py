@@ -40,6 +40,7 @@ from node.events.summary import NodeSummary, read_node_summary, to_json, write_a
 from node.exporters import exporting
 from node.metrics.energy import Meter, SystemTimes, meter_for
 from node.metrics.gpu_metrics import register_gpu
+from node.metrics.live_metrics import Readings
 from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed
 from node.page.names import Names
@@ -53,6 +54,7 @@ from node.roles.assembly import (
     own_trainer,
     run_info,
 )
+from node.roles.budgeting import check_budget, within_budget
 from node.roles.observer import observe, observes
 from node.roles.own_region import keep_region, scope_of, surveyor, with_chosen_region, with_kept_region
 from node.roles.port_forwarding import mapper_for
@@ -64,12 +66,14 @@ from node.swarm import credentials
 from node.swarm.effective_manifest import more_rounds_hint
 from node.system import free_memory, gc_tuning
 from node.system.addresses import best_address
+from node.system.cgroups import HeldProcess
 from node.system.child_process import require_support
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.system.process_use import ProcessUse
 from node.system.run_dir import ADDRESSES, CHECKPOINTS, CROSSINGS, ENERGY, EPOCH, SUMMARY
 from node.system.signals import until_signal
 from node.training import round_report
+from node.training.budget_meter import BudgetMeter
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.divergence import diverged, unusable
 from node.training.executors import EXECUTORS, Executor
@@ -97,6 +101,9 @@ from p2ptrain.tasks import EXTERNAL
 from p2ptrain.training import Learner, Trainer
 from p2ptrain.training.site.orders import RankLostError
 
+FREE = HeldProcess(os.getpid())
+"""A process in no cgroup of its own."""
+
 LOOK_AROUND_S = 0.1
 """Seconds between two checks of a finished node that its neighbours are finished, too."""
 
@@ -119,11 +126,12 @@ def main(
     tried: bool = False,
     user_loop: "UserLoop | None" = None,
     trainer_of: TrainerOf = own_trainer,
+    process: HeldProcess = FREE,
 ) -> int:
     """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `fits` is called once
     the newest checkpoint is read and fits this model. `passphrase` is that of its key. `tried`: whether the caller has
     tried the task. `user_loop`: takes the steps, and stops the node; None: the node trains its task itself, until it is
-    done or a signal comes. `trainer_of` builds what trains the task in this process.
+    done or a signal comes. `trainer_of` builds what trains the task in this process, which is `process`.
 
     Raises P2PTrainError, TaskError, LocalError or ValueError when it cannot start or go on.
     """
@@ -132,7 +140,8 @@ def main(
         if apart:
             require_support()
         sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
-        free_memory.keep_little()
+        bounded = config.budget.memory is not None
+        free_memory.keep_little(free_memory.SMALL_PIECE if bounded else free_memory.LARGE_PIECE)
     with exporting(config.monitoring.exporters, emit, node_dir) as ending, ExitStack() as trainers:
         code = trio.run(
             partial(
@@ -145,6 +154,7 @@ def main(
                 tried=tried,
                 trainer_of=partial(_apart, node_dir, trainers) if apart else trainer_of,
                 user_loop=user_loop,
+                process=process,
             )
         )
         if code == 0:
@@ -189,14 +199,16 @@ async def run(
     tried: bool = False,
     trainer_of: TrainerOf = own_trainer,
     user_loop: UserLoop | None = None,
+    process: HeldProcess = FREE,
 ) -> int:
     """Run a node to its end, as `main`, in the running trio loop, without exporters. `trainer_of` builds what trains
-    the task."""
+    the task. `process` is the one that this node is, in cgroups of its own where it has a budget."""
     from gossip.transport.libp2p.libp2p_transport import (  # takes seconds: only a real node needs it
         Libp2pConfig,
         Libp2pTransport,
     )
 
+    check_budget(config, user_loop=user_loop is not None)
     config = with_kept_region(config, node_dir)
     held = credentials.load(node_dir, passphrase)
     emit.redact.learn(*held.secrets())
@@ -239,7 +251,13 @@ async def run(
         recorder=CrossingLog(node_dir / CROSSINGS),
         user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id),
     )
-    node, checkpoint = await _made(config, around, node_dir, held)
+    budgeted = within_budget(config, around) if config.budget.is_set else None
+    if budgeted is None:
+        node, checkpoint = await _made(config, around, node_dir, held)
+    else:
+        config = budgeted.config
+        node, checkpoint = await _made(config, budgeted.around, node_dir, held, budgeted.learned)
+        emit(budgeted.hold(process))
     if user_loop is not None:
         user_loop.built(node)
     elif not tried and not observes(config):
@@ -248,7 +266,8 @@ async def run(
     fits()
     if held.private is not None:
         held.news.to = follow_manifests(node, held.private.admission.chain, emit)
-    metrics.live.watch(partial(round_report.readings, node))
+    reading = partial(round_report.readings, node)
+    metrics.live.watch(reading if budgeted is None else _with_budget(node, node_dir, reading))
     feed.watch(lambda: round_report.moment(node, metrics.newest_lag_s))
     trainer = node.inner.trainer
     register_gpu(metrics.registry, trainer.device, partial(gpu_memory_of, trainer))
@@ -264,6 +283,8 @@ async def run(
         interrupted = await nursery.start(until_signal if user_loop is None else user_loop.until_stopped)
         nursery.start_soon(metrics.watch_loop)
         nursery.start_soon(beat, node_dir)
+        if budgeted is not None and budgeted.watch is not None:
+            nursery.start_soon(budgeted.watch.run)
         server = server_of(config.node, metrics, feed)
         emit.redact.learn(*(() if server is None else server.secrets()))
         url = None if server is None else await nursery.start(server.run)
@@ -296,15 +317,20 @@ async def run(
 
 
 async def _made(
-    config: Config, around: NodeContext, node_dir: Path, held: credentials.Credentials
+    config: Config,
+    around: NodeContext,
+    node_dir: Path,
+    held: credentials.Credentials,
+    learned: tuple[Learner, torch.Tensor] | None = None,
 ) -> tuple[Node, Checkpoint | None]:
-    """Build the node, in the region that is nearest where it is to find that out."""
+    """Build the node, in the region that is nearest where it is to find that out. `learned`: what trains, where that
+    was built before, and the initial model."""
     if config.node.region != AUTO_REGION:
         keep_region(config, node_dir)
-        return make_node(config, around)
+        return make_node(config, around, learned)
     from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 
-    learner, genesis_d = learned = learner_of(config, around)
+    learner, genesis_d = learned = learned or learner_of(config, around)
     run = run_info(config, learner.fingerprint, genesis_d, learner.identity)
     identity, private = surveyor(held)
     asking = Libp2pConfig(swarm=config.network.swarm, dial_timeout_s=STEP_S, data_connections=False)
@@ -318,6 +344,19 @@ async def _made(
         emit=around.emit,
     )
     return make_node(config, around, learned)
+
+
+def _with_budget(node: Node, node_dir: Path, read: Callable[[], Readings]) -> Callable[[], Readings]:
+    """Return what reads the node's values, and what it takes of its budget."""
+    device = node.inner.trainer.device
+    meter = BudgetMeter(
+        node.config.budget,
+        node_dir,
+        cpu_s=node.use.cpu_s,
+        gpu=lambda: torch.cuda.memory_reserved(device),
+        clock=time.perf_counter,
+    )
+    return lambda: replace(read(), budget=meter.budget(), budget_used=meter.used())
 
 
 def _visits_of(node: Node, emit: EventLog) -> VisitServer | None:

@@ -48,7 +48,17 @@ OF_THE_HOST: Final[Mapping[str, frozenset[str]]] = {
     ),
     "node": frozenset(
         {
-            *("name", "lane", "estimates_on", "metrics_host", "metrics_port", "status_token_file", "below_minimum"),
+            *(
+                "name",
+                "lane",
+                "estimates_on",
+                "optimizer_on",
+                "micro_batch",
+                "metrics_host",
+                "metrics_port",
+                "status_token_file",
+                "below_minimum",
+            ),
             *("shard_index", "wait_timeout_s", "role"),
         }
     ),

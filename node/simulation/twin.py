@@ -52,6 +52,7 @@ FORBIDDEN: Final = {
     ("participation", "when"): "it reads this machine: use a session",
     ("participation", "policy"): "it reads this machine: use a session",
     ("node", "estimates_on"): "nodes of a simulation keep their neighbours' models in memory",
+    ("node", "optimizer_on"): "nodes of a simulation keep their optimizer in memory",
 }
 """Settings that mean nothing here, and what to do instead."""
 

@@ -24,12 +24,17 @@ ARENAS: Final = 4
 """Arenas of all threads. Those that allocate much are training, a codec's helpers, and what receives. Chosen."""
 
 
-def keep_little() -> None:
-    """Let the C library keep little of what is freed from now on. Call it before threads begin."""
+SMALL_PIECE: Final = 1 << 20
+"""The same of a node with a budget of memory: more calls to the system, and less that is kept. Chosen."""
+
+
+def keep_little(piece: int = LARGE_PIECE) -> None:
+    """Let the C library keep little of what is freed from now on, and nothing of pieces of so many bytes. Call it
+    before threads begin."""
     library = _library()
     if library is not None:
-        library.mallopt(M_MMAP_THRESHOLD, LARGE_PIECE)
-        library.mallopt(M_TRIM_THRESHOLD, LARGE_PIECE)
+        library.mallopt(M_MMAP_THRESHOLD, piece)
+        library.mallopt(M_TRIM_THRESHOLD, piece)
         library.mallopt(M_ARENA_MAX, ARENAS)
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from node.events.liveness import lines
 from node.events.page_address import page_of
+from node.events.progress import NodeProgress
 from node.events.summary import mean
 from node.system import text
 from node.top.source import Watched
@@ -159,8 +160,15 @@ def _cells(node: Watched, front: int, trend: int, bars: str) -> dict[str, Render
         "lag": text.NOTHING if it.loop_lag_s is None else f"{1000 * it.loop_lag_s:.1f} ms",
         "tok/s": text.amount(it.tokens_per_s),
         "rate": text.NOTHING if it.learning_rate is None else f"{it.learning_rate:.2g}",
-        "memory": text.NOTHING if it.rss_bytes is None else text.size(it.rss_bytes),
+        "memory": _memory(it),
     }
+
+
+def _memory(it: NodeProgress) -> str:
+    """Return what is resident; of a node with a budget what counts of it, and the budget."""
+    if it.memory_budget is not None and it.held_bytes is not None:
+        return f"{text.size(it.held_bytes)} of {text.size(it.memory_budget)}"
+    return text.NOTHING if it.rss_bytes is None else text.size(it.rss_bytes)
 
 
 _Row = tuple[str, str, str, list[str]]

@@ -19,6 +19,9 @@ CHECKPOINT_BYTES_PER_PARAMETER: Final = 20
 """Measured with AdamW: a checkpoint has 16 bytes a parameter (the model, two moments, the anchor), and 20 with the
 outer momentum of `noloco`."""
 
+OPTIMIZER_BYTES_PER_PARAMETER: Final = 8
+"""Of an inner optimizer in files: adamw and schedule_free have two vectors, sgd one."""
+
 MARGIN_BYTES: Final = 2 << 20
 """Bytes left free beside a checkpoint's tensors: the largest meta.json (1 MiB), and as much for the event log and the
 small files that a node replaces. Chosen."""
@@ -54,10 +57,15 @@ def estimates_bytes(config: Config, parameters: int) -> int:
     return (config.network.degree + MAX_DEPARTED) * config.sync.estimate_dtype.itemsize * parameters
 
 
+def optimizer_bytes(config: Config, parameters: int) -> int:
+    """Return the most bytes that the inner optimizer's vectors take on disk: of two, which is what known ones have."""
+    return 0 if config.node.optimizer_on == "memory" else OPTIMIZER_BYTES_PER_PARAMETER * parameters
+
+
 def check(folder: Path, parameters: int, config: Config, *, spare: int = 0, nodes: int = 1) -> None:
     """Raise RunError unless each of `nodes` nodes can write one checkpoint of its model on the disk of `folder`, beside
     its neighbours' models, where these lie there. `spare` is the bytes of older checkpoints, which may be removed."""
-    held = estimates_bytes(config, parameters)
+    held = estimates_bytes(config, parameters) + optimizer_bytes(config, parameters)
     needed = nodes * (expected_bytes(parameters, late_average=config.train.late_average > 0) + held)
     lacking = missing(folder, max(0, needed - spare))
     if not lacking:

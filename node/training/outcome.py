@@ -6,7 +6,7 @@ from node.system.next_command import command
 from node.training import checkpoint_room
 from node.training.node import Node
 from node.training.remote_trainer import TrainerLostError
-from p2ptrain.saved.filed_vector import LostVectorError
+from p2ptrain.saved.filed_vector import OPTIMIZER, LostVectorError
 from p2ptrain.training.site.orders import RankLostError
 
 
@@ -69,15 +69,13 @@ def rank_lost(node: Node, error: BaseException) -> RunError | None:
 
 
 def vector_lost(node: Node, error: BaseException) -> RunError | None:
-    """Return what to tell of an `error` that means that a neighbour's model cannot be read from the disk; None for any
-    other."""
+    """Return what to tell of an `error` that means that a vector cannot be read from the disk; None for any other."""
     said = first_leaf(error, LostVectorError)
-    if said is None:
+    if not isinstance(said, LostVectorError):
         return None
     again = command(node.checkpoints.folder.parent)
-    return RunError(
-        f"{said}; {_newest(node)}", f"look at the disk, and go on with {again} --set node.estimates_on=memory"
-    )
+    setting = "node.optimizer_on" if said.holds == OPTIMIZER else "node.estimates_on"
+    return RunError(f"{said}; {_newest(node)}", f"look at the disk, and go on with {again} --set {setting}=memory")
 
 
 def _newest(node: Node) -> str:

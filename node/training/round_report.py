@@ -19,6 +19,7 @@ from node.metrics.gpu_metrics import gpu_use
 from node.metrics.live_metrics import Readings
 from node.page.feed import LiveSnapshot
 from node.system.disk import disk_free
+from node.system.process_use import held_bytes
 from node.training.checkpoint import Checkpoint
 from node.training.checkpoint_room import bytes_of, lacking_words
 from node.training.divergence import diverged, untrainable, unusable, why_unusable
@@ -338,6 +339,7 @@ def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close
         late_steps=node.inner.late_steps,
         utilization=node.utilization,
         rss_bytes=node.use.rss_bytes(),
+        held_bytes=None if node.config.budget.memory is None else held_bytes(),
         cpu_s=node.use.cpu_s(),
         gpu_share=gpu.share,
         gpu_memory_bytes=gpu.memory_bytes,

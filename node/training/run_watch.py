@@ -46,7 +46,7 @@ class RunWatch:
         self._margin_held = False
         """Whether the promise ever held."""
         self._margin_looks = 0
-        self._micro_batch: int | None = None
+        self._micro_batch: int | None = state.config.node.micro_batch or None
         """Examples at a time, as last reported."""
         self._told: set[str] = set()
         """Topics of the warnings that are given once in a run."""

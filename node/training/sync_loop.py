@@ -137,7 +137,7 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
                     forget_trainer(node, lost)
             await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
             del phase, result  # before the next phase ends
-            if node.inner.trainer.numel >= LARGE_MODEL:
+            if node.inner.trainer.numel >= LARGE_MODEL or node.config.budget.memory is not None:
                 await node.executor.offload(free_memory.trim)
             node.state.enter_round(node.state.round + 1)
 

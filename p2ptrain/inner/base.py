@@ -57,9 +57,11 @@ class InnerOptimizer(Protocol):
     schedule: str
     """The learning rate after the warm-up for which it was made: `cosine` or `constant`."""
     # One that moves each coordinate by itself says `elementwise = True`: then parts of a vector can be moved apart.
-    buffers: Mapping[str, torch.Tensor]
-    """Its whole state once attached, by name; the tensors are changed in place and never replaced. What stands in
-    them does not depend on where the parameters are, so that code that moves the model can ignore them."""
+
+    @property
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        """Its whole state once attached, by name; the tensors are changed in place and never replaced. What stands in
+        them does not depend on where the parameters are, so that code that moves the model can ignore them."""
 
     def attach(self, parameters: Parameters) -> None:
         """Work on these buffers from now on. Called once. ValueError when they cannot be trained by this rule."""

@@ -24,20 +24,32 @@ STORED: Final[dict[torch.dtype, np.dtype[Any]]] = {torch.float32: np.dtype("<f4"
 PIECE_NUMEL: Final = 1 << 20
 """Values that are read at a time where all of them are. Chosen: enough that a call costs nothing beside them."""
 
+ESTIMATE: Final = "a neighbour's model"
+OPTIMIZER: Final = "the optimizer's state"
+"""What vectors in files hold."""
+
 Refused = Callable[[OSError], None]
 """Called when the disk does not take a vector, which is in memory from then on."""
 
 
 class LostVectorError(Exception):
-    """A vector's file cannot be read: the disk fails."""
+    """A vector's file cannot be read: the disk fails. `holds`: what the vector is."""
+
+    def __init__(self, message: str, holds: str) -> None:
+        super().__init__(message)
+        self.holds = holds
 
 
 class FiledVector:
     """A vector (numel,) of fp32 or bf16. Slices have explicit start and stop. Several threads may use those that do not
     overlap at once."""
 
-    def __init__(self, numel: int, dtype: torch.dtype, file: NamelessFile, refused: Refused) -> None:
-        """Reserve the room in an empty file: zeros, or anything. Raises OSError where there is too little."""
+    def __init__(
+        self, numel: int, dtype: torch.dtype, file: NamelessFile, refused: Refused, *, holds: str = ESTIMATE
+    ) -> None:
+        """Reserve the room in an empty file: zeros, or anything. Raises OSError where there is too little. `holds`:
+        what the vector is, for messages."""
+        self._holds = holds
         self.dtype = dtype
         self._numel = numel
         self._stored = STORED[dtype]
@@ -61,7 +73,8 @@ class FiledVector:
         try:
             self._file.read_into(part.start * size, raw.view(np.uint8).data)
         except OSError as error:
-            raise LostVectorError(f"a neighbour's model cannot be read from the disk: {error.strerror}") from error
+            message = f"{self._holds} cannot be read from the disk: {error.strerror}"
+            raise LostVectorError(message, self._holds) from error
         return raw.astype(raw.dtype.newbyteorder("="), copy=False)
 
     def write(self, part: slice, raw: Raw) -> None:

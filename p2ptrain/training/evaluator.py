@@ -40,6 +40,10 @@ class Evaluator:
         """Of the shard's own held-out examples."""
         self._probe: Batch | None = None
 
+    def take_at_a_time(self, examples: int) -> None:
+        """Let no more examples go through the model at a time."""
+        self._micro.size = examples
+
     def loss(self, x_d: torch.Tensor, batches: list[Batch] | None = None) -> float:
         """Mean loss of the model `x_d` (d,) over `batches`, by default the held-out ones, weighed by predictions.
         ValueError on another shape."""

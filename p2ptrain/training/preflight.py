@@ -84,6 +84,13 @@ def preflight(task: Task, config: TrainConfig, shard: Shard, *, data_seed: int |
     )
 
 
+def kept_by_a_batch(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> int:
+    """Return the bytes that the forward pass of a batch keeps for the backward pass, parameters not counted. Adds to
+    the model's gradient; the global random numbers stay as they are. TaskFaultError as of `preflight`."""
+    with _own_randomness(machine.device):
+        return _forwards_and_backwards(task, model, batch, machine)[1]
+
+
 def is_built_in(task: Task) -> bool:
     """Return whether the task is one of this program's."""
     return type(task).__module__.partition(".")[0] in faults.OURS

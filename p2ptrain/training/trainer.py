@@ -23,8 +23,11 @@ from torch import nn
 from p2ptrain import drift, inner
 from p2ptrain.drift.base import SumsCorrections
 from p2ptrain.drift.none import NoCorrection
-from p2ptrain.inner.base import bound_, moment_buffers
+from p2ptrain.inner.base import InnerOptimizer, bound_, moment_buffers
+from p2ptrain.inner.filed_optimizer import FiledOptimizer
 from p2ptrain.inner.inner_state import BufferPart, InnerState, Wanted, place_in
+from p2ptrain.saved.filed_vector import Refused
+from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks.base import Batch, Shard, Task, identity_of, optimizer_options
 from p2ptrain.tasks.calling import calling, checked_loss
 from p2ptrain.tasks.metrics import Measures, metric_units
@@ -39,6 +42,7 @@ from p2ptrain.training.machine import pick_device as pick_device
 from p2ptrain.training.micro_batch import MicroBatch
 from p2ptrain.training.model import bind_parameters, build_model, shell_of
 from p2ptrain.training.parked_tensors import ParkedTensors
+from p2ptrain.training.preflight import kept_by_a_batch
 from p2ptrain.training.train_config import TrainConfig, lr_at
 
 DRIFT_PREFIX = "drift."
@@ -81,7 +85,7 @@ class Trainer(Learner):
         """32 bytes over parameter names and shapes: equal on every node that can join in."""
         self.flat = FlatParameters(self.model)
         self._suited = optimizer_options(task).get(config.optimizer, {})
-        self.optimizer = inner.get(config.optimizer, **{**self._suited, **config.optimizer_options()})
+        self.optimizer = self._own_optimizer()
         self.optimizer.attach(self.flat)
         self.drift = drift.get(config.drift, **config.drift_options())
         self.drift.attach(self.flat.data_d)
@@ -102,6 +106,32 @@ class Trainer(Learner):
         """What training needs, while the device's memory is given back."""
         self._told_of_rounds = False
         self._evaluator = Evaluator(task, self.machine, self._shell, examples=config.eval_examples, shard=shard)
+
+    def keep_optimizer_in(self, new_file: Callable[[], NamelessFile], refused: Refused) -> None:
+        """Keep the inner optimizer's vectors in files from now on, with the same numbers. Call it while nobody trains,
+        on a CPU. Raises ValueError for an optimizer that cannot be cut into blocks, and OSError where there is no room.
+        """
+        with self._live:
+            self.optimizer = FiledOptimizer(
+                self.optimizer, self._own_optimizer, self.flat, new_file=new_file, refused=refused
+            )
+
+    def take_at_a_time(self, examples: int) -> None:
+        """Let no more examples go through the model at a time, in a step or an evaluation. The gradient is that of the
+        whole batch, within rounding."""
+        self._micro.size = examples
+        self._evaluator.take_at_a_time(examples)
+
+    def kept_by_an_example(self) -> int:
+        """Return the bytes that the forward pass of one example keeps for the backward pass. TaskFaultError for a task
+        that cannot be trained. Call it before the first step."""
+        with calling(self.task, "train_batch"):
+            batch = self.task.train_batch(0, seed=self.data_seed, shard=self.shard, size=1)
+        with self._live:
+            return kept_by_a_batch(self.task, self.model, self.machine, batch)
+
+    def _own_optimizer(self) -> InnerOptimizer:
+        return inner.get(self.config.optimizer, **{**self._suited, **self.config.optimizer_options()})
 
     @property
     def identity(self) -> bytes:
@@ -358,7 +388,9 @@ class Trainer(Learner):
             buffers = self._buffers()
             self._check_state(state, {name: tensor.shape for name, tensor in buffers.items()} | {"counters": (3,)})
             for name, tensor in buffers.items():
-                if name in state:
+                if name in state and isinstance(self.optimizer, FiledOptimizer) and name in self.optimizer.buffers:
+                    self.optimizer.put(name, state[name])
+                elif name in state:
                     self.flat.copies.deliver([state[name]], [(tensor,)], overwrite)
             take_up_untrained(self.model, untrained)
             self.global_step, self.tokens, self.skipped_steps = (int(count) for count in state["counters"])

@@ -21,6 +21,7 @@ NOT_PROVOKED = {
     "Refused by relays a minute, by status",
     "Alerts that fire",
     "Share of time paused, by reason",
+    "Share of the budget that is taken",
     "Visitors' differences, by result",
     "Clipped since the start, by peer (the first ten)",
 }

@@ -1,0 +1,175 @@
+"""Bring a node within its budget before it starts: what it takes is planned, and then held.
+
+settings ── model built ── its memory read, one example tried ── `plan_memory`, `plan_disk` ── settings of the plan
+── the node is built ── `hold`
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from node.config.budget_section import BudgetConfig
+from node.config.schema import Config
+from node.events.event_types import BudgetPlanned
+from node.roles.assembly import NodeContext, learner_of
+from node.roles.budget_plan import BudgetPlan, plan_disk, plan_memory
+from node.roles.memory_forecast import FP32, memory_forecast
+from node.roles.observer import observes
+from node.system import free_memory, text
+from node.system.cgroups import HeldProcess, Limits
+from node.system.errors import UsageError
+from node.system.process_use import held_bytes
+from node.training.budget_watch import BudgetWatch
+from node.training.checkpoint import CheckpointStore
+from p2ptrain.training import Learner, Trainer
+
+STARTED_BYTES: Final = 18_000_000
+"""What a node's network, page and log take once they run, beside the program that is loaded. Measured."""
+
+ACTIVATIONS: Final = 1.25
+"""Times what a batch keeps for the backward pass that it takes at work: micro, 16 examples, 119 MB for 100. Measured.
+"""
+
+SPARE: Final = 1.05
+"""Times its forecast that a node is taken to need: gaps that the C library leaves, and what the kernel keeps for a
+process (page tables, sockets, pages that are being written), which a cgroup counts. Measured."""
+
+FRESH_VECTORS: Final = 3
+"""Vectors of the model that are in memory when it has been built and tried, beside the optimizer's: parameters,
+gradient, initial model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgeted:
+    """A node's parts as they fit its budget."""
+
+    config: Config
+    around: NodeContext
+    learned: tuple[Learner, torch.Tensor]
+    memory: BudgetPlan
+    disk: BudgetPlan
+    watch: BudgetWatch | None
+    """What watches the memory; None where that has no budget."""
+
+    def hold(self, process: HeldProcess) -> BudgetPlanned:
+        """Hold the process to the budget, and return what to tell of it. Call it once the node is built."""
+        free_memory.trim()
+        process.limit(limits_of(self.config.budget))
+        return _planned(self.memory, self.disk, process.holds)
+
+
+def check_budget(config: Config, *, user_loop: bool) -> None:
+    """Raise UsageError where a node with these settings cannot have a budget."""
+    if not config.budget.is_set:
+        return
+    for wrong, what in (
+        (user_loop, "a loop of your own, whose memory is yours"),
+        (observes(config), "an observer"),
+        (config.node.lane == "process", "node.lane=process"),
+    ):
+        if wrong:
+            raise UsageError(
+                f"[budget] is not for {what}", "leave it out, or run `p2ptrain node` with node.lane=thread"
+            )
+
+
+def limits_of(budget: BudgetConfig) -> Limits:
+    """Return what a cgroup holds of a budget."""
+    return Limits(memory=budget.memory, cpu=budget.cpu)
+
+
+def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int] = held_bytes) -> Budgeted:
+    """Build what trains, and return the settings with which the node stays within its budget. Raises UsageError where
+    it cannot."""
+    config = _with_threads(config)
+    learned = learner_of(config, around)
+    trainer = learned[0]
+    assert isinstance(trainer, Trainer), "check_budget lets no other through"
+    bound_gpu(config.budget.gpu_memory, trainer.device)
+    memory = plan_memory(config, needs_of(trainer, used))
+    disk = plan_disk(memory.config, trainer.numel)
+    if disk.config.node.micro_batch:
+        trainer.take_at_a_time(disk.config.node.micro_batch)
+    folder, keep = around.checkpoints.folder, disk.config.node.checkpoint_keep
+    watch = None
+    if config.budget.memory is not None:
+        watch = BudgetWatch(config.budget.memory, used, trainer)
+    return Budgeted(
+        config=disk.config,
+        around=replace(around, checkpoints=CheckpointStore(folder, keep=keep)),
+        learned=learned,
+        memory=memory,
+        disk=disk,
+        watch=watch,
+    )
+
+
+def needs_of(trainer: Trainer, used: Callable[[], int] = held_bytes) -> Callable[[Config], int]:
+    """Return what forecasts the memory, in bytes, of a node in this process with this trainer, which has just been
+    built. Tries one example. `used` returns what the process holds."""
+    on_cpu = trainer.device.type == "cpu"
+    example = trainer.kept_by_an_example() if on_cpu else 0
+    free_memory.trim()
+    vector = FP32 * trainer.numel
+    built = FRESH_VECTORS * vector + optimizer_bytes_of(trainer) if on_cpu else vector
+    program = max(0, used() - built) + STARTED_BYTES
+
+    def need(candidate: Config) -> int:
+        examples = candidate.node.micro_batch or candidate.train.batch_size
+        kept = round(ACTIVATIONS * example * min(examples, candidate.train.batch_size))
+        forecast = memory_forecast(trainer.numel, str(trainer.device), candidate, kept=kept, program=program)
+        return round(SPARE * forecast.total)
+
+    return need
+
+
+def optimizer_bytes_of(trainer: Trainer) -> int:
+    """Return the bytes of the buffers that a trainer's optimizer and drift correction hold."""
+    return sum(each.nbytes for each in (*trainer.optimizer.buffers.values(), *trainer.drift.buffers.values()))
+
+
+def bound_gpu(most: int | None, device: torch.device) -> None:
+    """Let torch take no more than so many bytes of a GPU's memory. Raises UsageError where the device is none."""
+    if most is None:
+        return
+    if device.type != "cuda":
+        raise UsageError(f"budget.gpu_memory is set, and the node trains on {device}", "leave out --gpu-memory")
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), device)
+
+
+def _with_threads(config: Config) -> Config:
+    """As many threads as cores may be taken, where no number is set."""
+    if config.budget.cpu is None or config.train.threads:
+        return config
+    train = replace(config.train, threads=max(1, math.floor(config.budget.cpu)))
+    return config.model_copy(update={"train": train})
+
+
+def plan_words(memory: BudgetPlan, disk: BudgetPlan) -> str:
+    """Return the plan for people: what may be taken, what is needed, and what was chosen."""
+    budget = disk.config.budget
+    parts = []
+    if budget.memory is not None:
+        parts.append(f"memory {text.size(budget.memory)}, about {text.size(memory.needed)} needed")
+    if budget.gpu_memory is not None:
+        parts.append(f"GPU memory {text.size(budget.gpu_memory)}")
+    if budget.disk is not None:
+        parts.append(f"disk {text.size(budget.disk)}, about {text.size(disk.needed)} needed")
+    if budget.cpu is not None:
+        parts.append(f"{budget.cpu:g} cores")
+    return f"{'; '.join(parts)}; {', '.join((*memory.moves, *disk.moves)) or 'all as it is'}"
+
+
+def _planned(memory: BudgetPlan, disk: BudgetPlan, holds: frozenset[str]) -> BudgetPlanned:
+    budget, words = disk.config.budget, plan_words(memory, disk)
+    bounded = [name for name in ("memory", "cpu") if getattr(budget, name) is not None]
+    unheld = [name for name in bounded if name not in holds]
+    if holds:
+        words += f"; {' and '.join(sorted(holds, reverse=True))} held by a cgroup"
+    if unheld:
+        words += f"; {' and '.join(unheld)} watched, not held: no cgroup can be made here"
+    return BudgetPlanned(message=words, needed_bytes=memory.needed, memory_bytes=budget.memory, held=sorted(holds))

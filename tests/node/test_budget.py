@@ -1,0 +1,432 @@
+"""A node's budget: sizes as people write them, what is planned within it, what holds it, and what is refused."""
+
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.core.api import RunInfo
+from gossip.core.ids import Digest, RunId
+from node.cli.options import flags
+from node.config.budget_section import budget_in
+from node.config.schema import Config, from_raw
+from node.doctor.finding import Model, Subject
+from node.doctor.machine import budget
+from node.events.event_types import BudgetPlanned
+from node.events.progress import NodeProgress
+from node.metrics.live_metrics import Readings
+from node.metrics.node_metrics import Metrics
+from node.roles import budgeting
+from node.roles.assembly import check_runnable, why_not_filed
+from node.roles.budget_plan import plan_disk, plan_memory
+from node.roles.budgeting import bound_gpu, check_budget
+from node.roles.memory_forecast import memory_forecast
+from node.system import cgroups
+from node.system.byte_sizes import EXAMPLE, byte_size
+from node.system.cgroups import HeldProcess, Hierarchy, Limits, hierarchies_in, remove_stale
+from node.system.errors import UsageError
+from node.system.process_use import held_bytes
+from node.top.screen import _memory
+from node.training.budget_meter import BudgetMeter
+from node.training.budget_watch import SETTLE_S, BudgetWatch
+from p2ptrain.tasks.base import Shard
+from p2ptrain.tasks.digits import Digits
+from p2ptrain.training import TrainConfig, Trainer
+
+PARAMETERS = 3_000_000
+KEPT = 6_000_000
+"""Bytes that an example keeps for the backward pass."""
+
+MIB = 1 << 20
+
+
+def config_of(**sections: Any) -> Config:
+    return from_raw({"task": {"name": "digits"}, **sections})
+
+
+def need(config: Config) -> int:
+    """What a node takes whose program takes nothing."""
+    kept = KEPT * (config.node.micro_batch or config.train.batch_size)
+    return memory_forecast(PARAMETERS, "cpu", config, kept=kept, program=0).total
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ("6GiB", 6 << 30),
+        ("6 gib", 6 << 30),
+        ("500MB", 500_000_000),
+        ("1.5kB", 1500),
+        (4096, 4096),
+        ("2e9", 2_000_000_000),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(written: object, size: int) -> None:
+    assert byte_size(written) == size
+
+
+@pytest.mark.parametrize(
+    "written", ["", "6 quarks", "GiB", "-1GB", "0", 0, True, None, "nan", "1e99GB" + "0" * 40, [1]]
+)
+def test_what_is_no_size_is_refused(written: object) -> None:
+    with pytest.raises(ValueError, match="such as 6GiB"):
+        byte_size(written)
+
+
+@given(st.integers(1, 1 << 50), st.sampled_from(["KiB", "MiB", "GiB"]))
+def test_a_size_in_binary_units_is_exact(count: int, unit: str) -> None:
+    power = ("KiB", "MiB", "GiB").index(unit) + 1
+    if count < 1 << 53:
+        assert byte_size(f"{count}{unit}") == count << (10 * power)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_size_or_refused_in_words(text: str) -> None:
+    try:
+        size = byte_size(text)
+    except ValueError as error:
+        size, said = 1, str(error)
+    else:
+        said = EXAMPLE
+    assert size >= 1
+    assert EXAMPLE in said
+
+
+# Settings
+
+
+def test_options_are_settings_of_the_section() -> None:
+    raw = flags(memory="6GiB", gpu_memory="4GiB", disk="20GiB", cpu=2)
+    budget = from_raw(raw).budget
+    assert (budget.memory, budget.gpu_memory, budget.disk, budget.cpu) == (6 << 30, 4 << 30, 20 << 30, 2)
+    assert budget_in(raw) == budget
+    assert from_raw({"budget": from_raw(raw).model_dump(mode="json")["budget"]}).budget == budget
+
+
+def test_nothing_is_bounded_unless_it_is_set() -> None:
+    assert not Config().budget.is_set
+    assert "budget" not in flags()
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"memory": "lots"}, "budget.memory: no size: write a number with GiB"),
+        ({"cpu": 0}, "budget.cpu: input should be greater than 0"),
+        ({"memroy": "6GiB"}, "unknown key budget.memroy, did you mean budget.memory?"),
+        ("6GiB", "budget"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(section: object, said: str) -> None:
+    for read in (from_raw, budget_in):
+        with pytest.raises(UsageError) as refused:
+            read({"budget": section})
+        assert said in refused.value.line()
+        assert "\n" not in refused.value.line()
+
+
+@pytest.mark.parametrize(
+    "sections", [{"node": {"lane": "process"}}, {"node": {"role": "observer"}}], ids=["apart", "observer"]
+)
+def test_who_cannot_have_a_budget_is_told(sections: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"\[budget\] is not for"):
+        check_budget(config_of(budget={"memory": "1GiB"}, **sections), user_loop=False)
+    check_budget(config_of(**sections), user_loop=True)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [{"train": {"optimizer": "muon"}}, {"sync": {"strategy": "des_loc"}}, {"node": {"lane": "process"}}],
+    ids=["muon", "des_loc", "apart"],
+)
+def test_an_optimizer_that_cannot_lie_on_disk_is_refused(sections: dict[str, Any]) -> None:
+    node = {"optimizer_on": "disk", **sections.pop("node", {})}
+    with pytest.raises(UsageError, match=r"node\.optimizer_on=disk: "):
+        check_runnable(config_of(node=node, **sections))
+
+
+# Plans
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    config = config_of(budget={"memory": "1TB"})
+    plan = plan_memory(config, need)
+    assert plan.config == config
+    assert plan.moves == ()
+
+
+def test_what_costs_least_is_moved_first() -> None:
+    config = config_of()
+    seen: list[tuple[str, ...]] = []
+    budget = need(config)
+    while True:
+        try:
+            plan = plan_memory(config_of(budget={"memory": budget}), need)
+        except UsageError as error:
+            refused = error.line()
+            break
+        assert plan.needed <= budget
+        if plan.moves not in seen:
+            seen.append(plan.moves)
+        budget = plan.needed - 1
+    assert "at least; give it that much" in refused
+    disk = "neighbours' models on disk", "optimizer on disk"
+    assert seen == [
+        (),
+        disk[:1],
+        disk,
+        *((*disk, f"{count} examples at a time") for count in (8, 4, 2)),
+        (*disk, "1 example at a time"),
+    ]
+
+
+@given(st.integers(1, 400_000_000), st.integers(1, 64), st.sampled_from(["adamw", "sgd", "muon"]))
+def test_a_plan_stays_within_its_budget_or_is_refused_with_what_is_needed(
+    budget: int, batch: int, optimizer: str
+) -> None:
+    config = config_of(budget={"memory": budget}, train={"batch_size": batch, "optimizer": optimizer})
+    try:
+        plan = plan_memory(config, need)
+    except UsageError:
+        node = replace(config.node, estimates_on="disk", micro_batch=1)
+        if not why_not_filed(config):
+            node = replace(node, optimizer_on="disk")
+        assert need(config.model_copy(update={"node": node})) > budget
+        return
+    assert plan.needed == need(plan.config) <= budget
+    assert plan.config.train == config.train  # what members agree on
+
+
+def test_groups_keep_their_models_in_memory() -> None:
+    config = config_of(
+        sync={"strategy": "allreduce"}, budget={"memory": need(config_of(sync={"strategy": "allreduce"})) - 1}
+    )
+    assert plan_memory(config, need).config.node.estimates_on == "memory"
+
+
+def test_as_many_checkpoints_are_kept_as_the_disk_budget_has_room_for() -> None:
+    whole = plan_disk(config_of(budget={"disk": "1TB"}), PARAMETERS)
+    assert (whole.moves, whole.config.node.checkpoint_keep) == ((), 3)
+    fewer = plan_disk(config_of(budget={"disk": whole.needed - 1}), PARAMETERS)
+    assert (fewer.moves, fewer.config.node.checkpoint_keep) == (("2 checkpoints kept",), 2)
+    with pytest.raises(UsageError, match=r"budget\.disk of 1\.0 MB is too little: this node needs"):
+        plan_disk(config_of(budget={"disk": "1MB"}), PARAMETERS)
+
+
+# A GPU
+
+
+def test_torch_is_bounded_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU is needed: torch is asked for its size, and told the share."""
+    told: list[tuple[float, torch.device]] = []
+
+    class Properties:
+        total_memory = 16 << 30
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, device: told.append((share, device))
+    )
+    device = torch.device("cuda:0")
+    bound_gpu(4 << 30, device)
+    bound_gpu(64 << 30, device)
+    bound_gpu(None, device)
+    assert told == [(0.25, device), (1.0, device)]
+    with pytest.raises(UsageError, match="trains on cpu"):
+        bound_gpu(4 << 30, torch.device("cpu"))
+
+
+# Cgroups, on folders that stand for the kernel's
+
+
+class Kernel:
+    """Makes the files of a new cgroup, as the kernel does, where the controllers are enabled."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, files: dict[Path, tuple[str, ...]]) -> None:
+        made, removed = Path.mkdir, Path.rmdir
+
+        def mkdir(path: Path, *words: Any, **more: Any) -> None:
+            made(path, *words, **more)
+            if path.name.startswith(cgroups.PREFIX):
+                for name in (*files.get(path.parent, ()), cgroups.PROCESSES):
+                    (path / name).touch()
+
+        def rmdir(path: Path) -> None:
+            for file in path.iterdir():
+                file.unlink()
+            removed(path)
+
+        monkeypatch.setattr(Path, "mkdir", mkdir)
+        monkeypatch.setattr(Path, "rmdir", rmdir)
+
+
+V1 = ("memory.limit_in_bytes",)
+V2 = ("memory.max", "cpu.max")
+
+
+def test_version_2_is_held_beside_the_own_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cgroup that has processes enables no controllers below it."""
+    home = tmp_path / "slice" / "scope"
+    home.mkdir(parents=True)
+    Kernel(monkeypatch, {home.parent: V2})
+    limits = Limits(memory=100 * MIB, cpu=1.5)
+    with HeldProcess(7, outside=10 * MIB) as process:
+        process.enter(limits, [Hierarchy(home, 2, frozenset(cgroups.KINDS))])
+        process.limit(limits)
+        group = home.parent / "p2ptrain-7"
+        assert process.holds == {"memory", "cpu"}
+        assert (group / "memory.max").read_text() == str(90 * MIB)
+        assert (group / "cpu.max").read_text() == "150000 100000"
+        assert (group / "cgroup.procs").read_text() == "7"
+        (group / "memory.peak").write_text(str(80 * MIB))
+        assert process.memory_peak() == 90 * MIB
+    assert not group.exists()
+    assert (home / "cgroup.procs").read_text() == "7"
+
+
+def test_version_1_has_a_tree_for_each_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, cpu = tmp_path / "memory", tmp_path / "cpu"
+    for tree in (memory, cpu):
+        tree.mkdir()
+    Kernel(monkeypatch, {memory: V1, cpu: ("cpu.cfs_quota_us", "cpu.cfs_period_us")})
+    limits = Limits(memory=100 * MIB, cpu=2)
+    trees = [Hierarchy(memory, 1, frozenset(("memory",))), Hierarchy(cpu, 1, frozenset(("cpu",)))]
+    with HeldProcess(7) as process:
+        process.enter(limits, trees)
+        process.limit(limits)
+        assert process.holds == {"memory", "cpu"}
+        assert (memory / "p2ptrain-7" / "memory.limit_in_bytes").read_text() == str(100 * MIB)
+        assert (cpu / "p2ptrain-7" / "cpu.cfs_quota_us").read_text() == "200000"
+
+
+def test_where_no_cgroup_can_be_made_nothing_is_held_and_nothing_left(tmp_path: Path) -> None:
+    """These folders are none of the kernel's: a new one has no files."""
+    home = tmp_path / "slice" / "scope"
+    home.mkdir(parents=True)
+    with HeldProcess(7) as process:
+        process.enter(Limits(memory=MIB), [Hierarchy(home, 2, frozenset(cgroups.KINDS))])
+        process.limit(Limits(memory=MIB))
+        assert process.holds == frozenset()
+    assert [*home.iterdir()] == []
+    assert [*home.parent.iterdir()] == [home]
+
+
+def test_cgroups_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
+    gone, living, other = tmp_path / "p2ptrain-999999999", tmp_path / f"p2ptrain-{os.getpid()}", tmp_path / "p2ptrain-x"
+    for group in (gone, living, other):
+        group.mkdir()
+    remove_stale(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted((living, other))
+
+
+def test_the_own_cgroups_are_found_in_what_the_kernel_tells() -> None:
+    cgroup = "4:memory:/job/a\n1:cpu,cpuacct:/job/a\n0::/user.slice/a.scope\n"
+    mounts = (
+        "30 24 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+        "31 24 0:27 /job /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+        "32 24 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+        "33 24 0:29 / /proc rw - proc proc rw\n"
+    )
+    found = {str(tree.home): (tree.version, set(tree.controllers)) for tree in hierarchies_in(cgroup, mounts)}
+    assert found == {
+        "/sys/fs/cgroup/memory/a": (1, {"memory"}),
+        "/sys/fs/cgroup/cpu/job/a": (1, {"cpu", "cpuacct"}),
+        "/sys/fs/cgroup/unified/user.slice/a.scope": (2, {"memory", "cpu"}),
+    }
+
+
+# Watching
+
+
+def test_near_the_budget_half_as_many_examples_go_through_the_model() -> None:
+    trainer = Trainer(Digits(), TrainConfig(batch_size=8, device="cpu"), Shard())
+    used = 0.5
+    watch = BudgetWatch(1000 * MIB, lambda: round(used * 1000 * MIB), trainer)
+    watch.look(0.0)
+    assert trainer.micro_batch is None
+    used = 0.96
+    sizes = []
+    for look in range(6):
+        watch.look(look * SETTLE_S)
+        watch.look(look * SETTLE_S + SETTLE_S / 2)  # steps of the former size have not ended
+        sizes.append(trainer.micro_batch)
+    assert sizes == [4, 2, 1, 1, 1, 1]
+
+
+def test_held_memory_is_what_cannot_be_taken_back() -> None:
+    before = held_bytes()
+    block = bytearray(os.urandom(1)) * (64 * MIB)
+    assert held_bytes() - before > 0.9 * len(block)
+
+
+def test_a_part_of_a_core_is_one_thread() -> None:
+    for cpu, threads in ((0.5, 1), (2.5, 2)):
+        assert (
+            budgeting._with_threads(config_of(budget={"cpu": cpu})).train.threads == threads == max(1, math.floor(cpu))
+        )
+    given_number = config_of(budget={"cpu": 2}, train={"threads": 3})
+    assert budgeting._with_threads(given_number) == given_number
+
+
+# What is seen
+
+
+def test_a_meter_reads_what_is_taken_of_each(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "file").write_bytes(bytes(1000))
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    seconds, cores = iter((0.0, 10.0, 20.0)), iter((0.0, 5.0, 30.0))
+    bounds = from_raw(flags(memory="6GiB", gpu_memory="4GiB", disk="20GiB", cpu=2)).budget
+    meter = BudgetMeter(bounds, tmp_path, cpu_s=lambda: next(cores), gpu=lambda: 7, clock=lambda: next(seconds))
+    assert meter.budget() == {"memory": 6 << 30, "gpu_memory": 4 << 30, "disk": 20 << 30, "cpu": 2}
+    first, second = meter.used(), meter.used()
+    assert (first["cpu"], second["cpu"]) == (0.5, 2.5)
+    assert first["gpu_memory"] == 7
+    assert 1000 <= first["disk"] < 5000
+    assert first["memory"] > 10 * MIB
+    meter = BudgetMeter(from_raw(flags(cpu=2)).budget, tmp_path, cpu_s=lambda: 0.0, gpu=lambda: 7, clock=lambda: 0.0)
+    assert meter.used() == {"cpu": 0.0}
+
+
+def test_a_node_tells_prometheus_its_budget_and_what_it_takes() -> None:
+    metrics = Metrics()
+    metrics.live.watch(lambda: Readings(budget={"memory": 6.0, "cpu": 2.0}, budget_used={"memory": 4.0, "cpu": 1.0}))
+    served = metrics.exposition().decode().splitlines()
+    assert 'p2ptrain_budget{resource="memory"} 6.0' in served
+    assert 'p2ptrain_budget_used{resource="cpu"} 1.0' in served
+
+
+def test_top_shows_what_counts_of_the_budget() -> None:
+    told = NodeProgress("node", rss_bytes=400 * MIB)
+    assert _memory(told) == "419 MB"
+    told.observe(BudgetPlanned(message="", needed_bytes=1, memory_bytes=500 * MIB, held=["memory"]))
+    assert _memory(told) == "419 MB"  # no round has ended
+    told.held_bytes = 300 * MIB
+    assert _memory(told) == "315 MB of 524 MB"
+
+
+def test_doctor_says_what_a_node_would_choose() -> None:
+    config = config_of(budget={"memory": "100GB", "disk": "1GB"})
+    trainer = Trainer(Digits(), config.train, Shard())
+    model = Model(
+        parameters=trainer.numel, device="cpu", run=RunInfo(run_id=RunId(b""), genesis=Digest(b"")), trainer=trainer
+    )
+    subject = Subject(network=config.network, node=config.node, learning=config, run_dir=Path())
+    found = budget(subject, model)
+    assert found is not None
+    assert (found.level, found.seen.partition(",")[0]) == ("ok", "memory 100 GB")
+    little = replace(subject, learning=config_of(budget={"memory": "1MB"}))
+    refused = budget(little, model)
+    assert refused is not None
+    assert refused.level == "problem"
+    assert "at least" in refused.seen
+    assert budget(replace(subject, learning=config_of()), model) is None
