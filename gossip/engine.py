@@ -232,6 +232,18 @@ class Engine:
         self._seen.add(name, link.peer, now)
         return self._validator.listens(forwarder, link.peer, now) and self._on_broadcast_link(forwarder, link, now)
 
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        """Return the connected members of other regions to which a broadcast is of no use: a link that we pass on, and
+        a model of a region that is not beside theirs. Of our own links they read the round."""
+        if not self.bridges.own:
+            return frozenset()
+        name = digest_of(data)
+        region = self.regional_models.region_of(name)
+        if region is None and self._seen.signer(name) in (None, self.me):
+            return frozenset()
+        elsewhere = (peer for peer in self._connections.peers if not self.bridges.is_ours(peer))
+        return frozenset(peer for peer in elsewhere if region is None or not self.bridges.is_needed(region, peer))
+
     def _on_broadcast_link(self, forwarder: PeerId, link: UpdateHeader, now: float) -> bool:
         if link.peer == self.me:
             self._look_for_twin(link)

@@ -72,6 +72,11 @@ class Bridges:
         region is not known, or the run has none."""
         return self._needed_by.get(self._region_of(peer) or "")
 
+    def is_needed(self, region: str, peer: PeerId) -> bool:
+        """Return whether a region's models are of use to another member, as far as its region is known."""
+        needed = self.needed_by(peer)
+        return needed is None or region in needed
+
     @property
     def regions(self) -> dict[str, int]:
         """How many members each known region has, our own included."""

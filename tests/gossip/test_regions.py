@@ -28,6 +28,7 @@ from gossip.core.messages import (
 from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
 from gossip.discovery.peerstore import OF_FAR_REGIONS, REMINDED
 from gossip.discovery.told_records import ToldRecords
+from gossip.regions.region_draw import adjacent
 from gossip.session import ask_once
 from gossip.transport.memory.link_quality import LinkQuality
 from gossip.transport.memory.network import MemoryTransport
@@ -138,6 +139,60 @@ async def test_a_bridge_is_told_of_a_member_once(autojump_clock):
             for bridge in node.service.bridge_ids:
                 hello = parse_hello(node.service._engine.hello_for(bridge, trio.current_time()))
                 assert len(hello.records) <= REMINDED
+
+
+async def test_links_that_members_pass_on_stay_in_their_region(autojump_clock, monkeypatch):
+    deliver, came = MemoryTransport.deliver, []
+
+    def noted(transport: MemoryTransport, sender: PeerId, message: object) -> None:
+        came.append((sender, transport.peer_id, message.data))
+        deliver(transport, sender, message)
+
+    async with swarm() as it:
+        regions = await two_regions(it, 4)
+        side = {node.peer: at for at, nodes in enumerate(regions) for node in nodes}
+        monkeypatch.setattr(MemoryTransport, "deliver", noted)
+        author = regions[0][0]
+        await author.publish(1)
+        await until(lambda: all(node.follows(author) for node in regions[0][1:]))
+        link = author.service._engine.publisher.newest.raw
+        said = [(sender, receiver) for sender, receiver, data in came if data == link]
+        assert {sender for sender, receiver in said if side[sender] != side[receiver]} == {author.peer}
+        passed_on = {(sender, receiver) for sender, receiver in said if sender != author.peer}
+        assert passed_on
+        assert all(side[sender] == side[receiver] == 0 for sender, receiver in passed_on)
+        for bridge in regions[1]:
+            if author.peer in bridge.service.bridge_ids:
+                assert bridge.service._engine.bridges.rounds[author.peer] == 1
+
+
+async def test_a_model_is_said_to_its_own_region_and_to_those_beside_it(autojump_clock, monkeypatch):
+    deliver, came = MemoryTransport.deliver, []
+
+    def noted(transport: MemoryTransport, sender: PeerId, message: object) -> None:
+        came.append((sender, transport.peer_id, message.data))
+        deliver(transport, sender, message)
+
+    labels = tuple(f"region-{number}" for number in range(8))
+    async with swarm() as it:
+        regions = await two_regions(it, 3, labels, all_known=False)
+        everybody = [node for nodes in regions for node in nodes]
+        label_of = {node.peer: label for nodes, label in zip(regions, labels, strict=True) for node in nodes}
+        scope = everybody[0].service._engine.scope
+        beside = {label: adjacent(label, labels, scope) | {label} for label in labels}
+        await trio.sleep(30.0)
+        monkeypatch.setattr(MemoryTransport, "deliver", noted)
+        for nodes in regions:
+            await publish_models(nodes, 8)
+        hears = [(node, label) for node in everybody for label in beside[label_of[node.peer]]]
+        await until(lambda: all(view_of(node, label) is not None for node, label in hears), 60.0)
+        statements = [
+            (label_of[receiver], parse_regional(open_envelope(data, scope)).region)
+            for _, receiver, data in came
+            if b"regional" in data[:128]
+        ]
+        assert statements
+        assert all(region in beside[label] for label, region in statements)
 
 
 class CrossingBytes(TrafficTap):
