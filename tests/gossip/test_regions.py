@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import trio
@@ -26,8 +27,7 @@ from gossip.core.messages import (
     parse_manifest_answer,
 )
 from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
-from gossip.discovery.peerstore import OF_FAR_REGIONS, REMINDED
-from gossip.discovery.told_records import ToldRecords
+from gossip.discovery.peerstore import OF_FAR_REGIONS, REMINDED, RecordTrust
 from gossip.regions.region_draw import adjacent
 from gossip.session import ask_once
 from gossip.transport.memory.link_quality import LinkQuality
@@ -193,6 +193,22 @@ async def test_a_model_is_said_to_its_own_region_and_to_those_beside_it(autojump
         ]
         assert statements
         assert all(region in beside[label] for label, region in statements)
+
+
+async def test_who_has_told_us_of_a_member_is_not_told_of_it(autojump_clock):
+    async with swarm() as it:
+        regions = await two_regions(it, 3)
+        node, other = regions[0][:2]
+        engine = node.service._engine
+        engine._told.forget(other.peer)
+        theirs = tuple(record.raw for record in engine.peerstore.of_standing(RecordTrust.VERIFIED))
+        assert len(theirs) > REMINDED + 1
+        newest = other.service._engine.hello_for(node.peer, trio.current_time())
+        said = replace(parse_hello(newest), records=theirs)
+        answer = parse_hello(engine.on_hello(other.peer, said.encode(), trio.current_time()))
+        assert 0 < len(answer.records) <= REMINDED
+        engine.peer_lost(other.peer, trio.current_time())
+        assert len(parse_hello(engine.hello_for(other.peer, trio.current_time())).records) > REMINDED
 
 
 class CrossingBytes(TrafficTap):
@@ -373,7 +389,7 @@ async def test_a_hello_has_records_of_the_receivers_regions_and_of_a_few_others(
             engine = node.service._context.engine
             for other in node.service.bridge_ids:
                 needed = engine.bridges.needed_by(other)
-                engine.bridges.told[other] = ToldRecords()  # as if it had just come
+                engine._told.forget(other)  # as if it had just come
                 hello = parse_hello(engine.hello_for(other, trio.current_time()))
                 found = [region_of[parse_record(open_envelope(raw, engine.scope)).peer] for raw in hello.records]
                 told += len(found)
