@@ -38,6 +38,8 @@ class Bridges:
         self.table: dict[PeerId, float] = {}
         self.rounds: dict[PeerId, int] = {}
         """After which round each of them says that its newest update is."""
+        self.greeted: dict[PeerId, float] = {}
+        """When each of them and we last exchanged hellos, whoever began (seconds, monotonic)."""
         self.wanted: frozenset[PeerId] = frozenset()
         """Members of adjacent regions that we belong beside."""
         self._me = me
@@ -120,7 +122,7 @@ class Bridges:
     def admit(self, peer: PeerId, now: float) -> None:
         """Note a hello of a member of another region, if there is room for it."""
         if self.takes(peer):
-            self.table[peer] = now
+            self.table[peer] = self.greeted[peer] = now
 
     def heard(self, peer: PeerId, now: float) -> None:
         """Note a sign of life."""
@@ -144,3 +146,4 @@ class Bridges:
         """Forget a connection; no-op for any other peer."""
         self.table.pop(peer, None)
         self.rounds.pop(peer, None)
+        self.greeted.pop(peer, None)

@@ -1,7 +1,7 @@
 """Regions over the in-memory network: who is whose neighbour, what crosses between regions, and what a liar gains."""
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,6 +11,7 @@ from gossip_swarm import FakeRuntime, Swarm, identity, swarm, until
 
 from gossip.blobs.blob import blob_manifest_of
 from gossip.core.api import RegionalView, RegionLayout
+from gossip.core.config import GossipConfig
 from gossip.core.digests import digest_of
 from gossip.core.envelope import open_envelope, seal
 from gossip.core.errors import Reason
@@ -28,6 +29,7 @@ from gossip.core.messages import (
 )
 from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
 from gossip.discovery.peerstore import OF_FAR_REGIONS, REMINDED, RecordTrust
+from gossip.engine import JITTER_LEAST, JITTER_MOST, Engine
 from gossip.regions.region_draw import adjacent
 from gossip.session import ask_once
 from gossip.transport.memory.link_quality import LinkQuality
@@ -209,6 +211,25 @@ async def test_who_has_told_us_of_a_member_is_not_told_of_it(autojump_clock):
         assert 0 < len(answer.records) <= REMINDED
         engine.peer_lost(other.peer, trio.current_time())
         assert len(parse_hello(engine.hello_for(other.peer, trio.current_time())).records) > REMINDED
+
+
+async def test_of_two_members_of_unlike_regions_one_says_hello_and_the_other_answers(autojump_clock, monkeypatch):
+    hellos: Counter[frozenset[PeerId]] = Counter()
+    on_hello = Engine.on_hello
+
+    def counted(engine: Engine, peer: PeerId, raw: bytes, now: float) -> bytes:
+        hellos[frozenset((engine.me, peer))] += 1
+        return on_hello(engine, peer, raw, now)
+
+    async with swarm() as it:
+        regions = await two_regions(it, 3, degree=2)  # all places are taken: nobody asks for addresses in between
+        pairs = {frozenset((node.peer, peer)) for node in regions[0] for peer in node.service.bridge_ids}
+        await trio.sleep(20.0)
+        monkeypatch.setattr(Engine, "on_hello", counted)
+        await trio.sleep(100.0)
+        heartbeats = 100.0 / GossipConfig().heartbeat_s
+        for pair in pairs:
+            assert heartbeats / JITTER_MOST - 1 <= hellos[pair] <= heartbeats / JITTER_LEAST + 1
 
 
 class CrossingBytes(TrafficTap):
