@@ -354,8 +354,8 @@ class Engine:
         return self.bridges.is_ours(peer) and not self.residency.admits(peer)
 
     def _records_for(self, peer: PeerId) -> tuple[bytes, ...]:
-        """Return what a hello tells of others: a neighbour is told of each once, since it stays. In a run with regions
-        everybody is, of few at a time, and not of what it has told us."""
+        """Return the records in a hello: a neighbour gets each once, since it stays. In a run with regions everybody
+        does, few at a time, and none that it has sent us."""
         neighbour, rings = self.neighbours.get(peer), self.mesh.rings
         if not self.bridges.own:
             if neighbour is None:

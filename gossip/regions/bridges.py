@@ -39,7 +39,7 @@ class Bridges:
         self.rounds: dict[PeerId, int] = {}
         """After which round each of them says that its newest update is."""
         self.greeted: dict[PeerId, float] = {}
-        """When each of them and we last exchanged hellos, whoever began (seconds, monotonic)."""
+        """When each of them and we last exchanged hellos, no matter which side began (seconds, monotonic)."""
         self.wanted: frozenset[PeerId] = frozenset()
         """Members of adjacent regions that we belong beside."""
         self._me = me

@@ -368,8 +368,8 @@ class RegionalExchange:
     # -- other regions' members
 
     def _greet(self, nursery: trio.Nursery, now: float) -> None:
-        """Say hello a heartbeat after the last exchange of hellos, whoever began it: an answer says what a hello
-        does."""
+        """Say hello a heartbeat after the last exchange of hellos, no matter which side began it. An answer says what a
+        hello does."""
         config, engine = self._context.config, self._context.engine
         self._hello_at = {peer: at for peer, at in self._hello_at.items() if peer in self._bridges.table}
         for peer, heard_at in list(self._bridges.table.items()):
