@@ -117,16 +117,17 @@ def draw(figure: "Figure", rows: Sequence[dict[str, Any]]) -> None:
     in_regions = any(row.get("regions", 1) > 1 for row in faithful)
     panels = list(figure.subplots(1, 3 if in_regions else 2))
     _curves(panels[0], faithful, "wake_ups", 1.0, first=in_regions)
-    panels[0].set_title("Wake-ups of a node in a second")
+    size = "small" if in_regions else None  # three titles beside each other
+    panels[0].set_title("Wake-ups of a node in a second", fontsize=size)
     _curves(panels[1], faithful, "control_bytes_a_second", 1e-3, first=in_regions)
     if large:
         counted = [(row["nodes"], row["control_bytes_a_round"] / ROUND_S / 1000) for row in large]
         panels[1].plot(*zip(*counted, strict=True), "s-", label="large mode, by arithmetic")
         panels[1].legend()
-    panels[1].set_title("Control bytes of a node in a second, kB")
+    panels[1].set_title("Control bytes of a node in a second, kB", fontsize=size)
     if in_regions:
         _curves(panels[2], faithful, "memory_bytes", 1e-6, first=True)
-        panels[2].set_title("Resident memory by node, MB")
+        panels[2].set_title("Resident memory by node, MB", fontsize=size)
     for axes in panels:
         axes.set_ylim(bottom=0)
 
