@@ -172,6 +172,10 @@ class BootstrapService:
         if self._membership_sync is not None:
             self._membership_sync.peer_lost(peer)
 
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        """Return nobody: it broadcasts nothing."""
+        return frozenset()
+
     def keeps(self, peer: PeerId) -> bool:
         """Keep no connection: the one that idles longest makes room."""
         return False

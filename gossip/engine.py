@@ -12,6 +12,7 @@ its signature. Nothing outside this file reaches through the engine to a part (d
 
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from gossip.actions import Action, ActionQueue, Broadcast, Disconnect, WakeRegional, WakeSync
@@ -37,8 +38,9 @@ from gossip.core.statements import (
 )
 from gossip.core.work_limit import WorkLimit
 from gossip.discovery.dht import KademliaNode
-from gossip.discovery.peerstore import PeerStore, RecordTrust
+from gossip.discovery.peerstore import OF_OTHERS, PeerStore, RecordTrust
 from gossip.discovery.record_exchange import RecordExchange
+from gossip.discovery.told_records import ToldPeers
 from gossip.discovery.topology import agreed_edges, tag_of
 from gossip.membership.invite import Role
 from gossip.regions.bridges import Bridges
@@ -172,6 +174,8 @@ class Engine:
         self._run = run
         self._rng = rng
         self._seen = Seen(MAX_SEEN)
+        self._told = ToldPeers()
+        """Only in a run with regions; else each neighbour has its own."""
         self._audit = LinkAudit()
         self._validator = BroadcastValidator(self.peer_scores, self._roles, self.offence)
         self._regional_inbox = RegionalInbox(
@@ -232,6 +236,18 @@ class Engine:
             return False  # nobody here follows it
         self._seen.add(name, link.peer, now)
         return self._validator.listens(forwarder, link.peer, now) and self._on_broadcast_link(forwarder, link, now)
+
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        """Return the connected members of other regions to which a broadcast is of no use: a link that we pass on, and
+        a model of a region that is not beside theirs. Of our own links they read the round."""
+        if not self.bridges.own:
+            return frozenset()
+        name = digest_of(data)
+        region = self.regional_models.region_of(name)
+        if region is None and self._seen.signer(name) in (None, self.me):
+            return frozenset()
+        elsewhere = (peer for peer in self._connections.peers if not self.bridges.is_ours(peer))
+        return frozenset(peer for peer in elsewhere if region is None or not self.bridges.is_needed(region, peer))
 
     def _on_broadcast_link(self, forwarder: PeerId, link: UpdateHeader, now: float) -> bool:
         if link.peer == self.me:
@@ -340,14 +356,25 @@ class Engine:
         return self.bridges.is_ours(peer) and not self.residency.admits(peer)
 
     def _records_for(self, peer: PeerId) -> tuple[bytes, ...]:
-        """Return what a hello tells of others: a neighbour, or a bridge to another region, is told once, since it
-        stays."""
-        neighbour = self.neighbours.get(peer)
-        told = self.bridges.told.get(peer) if neighbour is None else neighbour.told
-        if told is None:
-            return self.peerstore.sample(self._rng, without=peer, rings=self.mesh.rings)
-        needed = self.bridges.needed_by(peer)
-        records = self.peerstore.sample(self._rng, without=peer, rings=self.mesh.rings, told=told, regions=needed)
+        """Return the records in a hello: a neighbour gets each once, since it stays. In a run with regions everybody
+        does, few at a time, and none that it has sent us."""
+        neighbour, rings = self.neighbours.get(peer), self.mesh.rings
+        if not self.bridges.own:
+            if neighbour is None:
+                return self.peerstore.sample(self._rng, without=peer, rings=rings)
+            records = self.peerstore.sample(self._rng, without=peer, rings=rings, told=neighbour.told)
+            neighbour.told.add(records)
+            return records
+        told = self._told.of(peer)
+        records = self.peerstore.sample(
+            self._rng,
+            without=peer,
+            rings=rings,
+            told=told,
+            regions=self.bridges.needed_by(peer),
+            first=partial(self.bridges.next_to, peer),
+            most_others=OF_OTHERS,
+        )
         told.add(records)
         return records
 
@@ -419,6 +446,8 @@ class Engine:
         self.mesh.present(peer)
         self.mesh.met(peer)
         self._record_exchange.take(peer, hello, now)
+        if self.bridges.own:
+            self._told.of(peer).add(hello.records)
 
     def _learn_link(self, peer: PeerId, hello: Hello, now: float) -> None:
         neighbour = self.neighbours.get(peer)
@@ -450,6 +479,7 @@ class Engine:
         """Handle the loss of the last connection to a peer."""
         self._roles.lose(peer)
         self.bridges.lose(peer)
+        self._told.forget(peer)
         self.mesh.vanish(peer, "the connection is lost", now)
 
     def heard(self, peer: PeerId, now: float) -> None:

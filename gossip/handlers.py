@@ -75,6 +75,10 @@ class Handlers:
                 return
         await self._context.transport.disconnect(action.peer)
 
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        """Return the connected peers to which a broadcast is of no use."""
+        return self._context.engine.uninterested(data)
+
     def keeps(self, peer: PeerId) -> bool:
         """Return whether a connection is kept when somebody else needs its place: to those whom we serve."""
         return self._context.engine.serves(peer)

@@ -56,6 +56,10 @@ class Echo:
     def peer_lost(self, peer: PeerId) -> None:
         """Ignore a peer that goes."""
 
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        """Broadcast to everybody."""
+        return frozenset()
+
     def keeps(self, peer: PeerId) -> bool:
         """Keep everybody."""
         return True

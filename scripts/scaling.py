@@ -5,7 +5,13 @@
 Real nodes on a virtual clock (`--nodes`): wake-ups and control bytes of a node and virtual second, once all have
 joined; the bytes by what they are for, and how many nodes pass on every k-th link of others, by k. The large mode
 (`--large`): control bytes of a node and round, by its arithmetic. One JSON line a size.
-`--rows FILE` draws from such lines instead of measuring.
+`--rows FILE` draws from such lines instead of measuring. Rows of several states of the program may stand in one file,
+each under its `--label`.
+
+    python scripts/scaling.py --nodes 100 200 --large --regions 20
+
+Of a swarm in regions the resident memory of this process is drawn as well, by node: what was there before the first
+run is left out, and what the simulation itself takes is in it.
 """
 
 import argparse
@@ -16,6 +22,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from node.bench import plot
 from node.simulation.control_ledger import ControlLedger
@@ -32,6 +40,7 @@ ROUNDS = 14
 LARGE_ROUNDS = 2
 ANNOUNCED_ROUNDS = 32
 ROUND_S = 2.0
+REAL_NODES = "real nodes on a virtual clock"
 
 
 def main() -> None:
@@ -42,6 +51,7 @@ def main() -> None:
     parser.add_argument("--regions", type=int, default=1, help="of the real nodes; 1: a flat swarm")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of the real nodes, of {ROUND_S:g} s each")
     parser.add_argument("--begin-s", type=float, default=SETTLED_S, help="virtual second from which they are measured")
+    parser.add_argument("--label", default=REAL_NODES, help="the name of the rows' curve in the picture")
     parser.add_argument("--rows", type=Path, help="lines of an earlier run")
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
@@ -51,6 +61,7 @@ def main() -> None:
     else:
         rows = []
         for row in measured(given.nodes, given.large, given.regions, given.rounds, given.begin_s):
+            row["label"] = given.label
             rows.append(row)
             print(json.dumps(row), flush=True)
     if given.plot is not None:
@@ -65,6 +76,7 @@ def measured(
     begin_s: float = SETTLED_S,
 ) -> Iterator[dict[str, Any]]:
     """Yield a row a size."""
+    resident = psutil.Process().memory_info().rss
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scaling.toml"
         for nodes in faithful:
@@ -72,10 +84,13 @@ def measured(
             began = time.process_time()
             ledger = ControlLedger()
             end_s = (rounds - 1) * ROUND_S
-            costs = steady_costs(play(load_scenario(path), tap=ledger), begin_s=begin_s, end_s=end_s, ledger=ledger)
+            played = play(load_scenario(path), tap=ledger)
+            costs = steady_costs(played, begin_s=begin_s, end_s=end_s, ledger=ledger)
             yield {
                 "mode": "faithful",
                 "nodes": nodes,
+                "regions": regions,
+                "memory_bytes": round((psutil.Process().memory_info().rss - resident) / nodes),
                 "wake_ups": round(costs.wake_ups, 1),
                 "control_bytes_a_second": round(costs.control_bytes),
                 "by_kind": {kind: round(size) for kind, size in costs.by_kind.items()},
@@ -99,26 +114,34 @@ def draw(figure: "Figure", rows: Sequence[dict[str, Any]]) -> None:
     """Draw wake-ups, and control bytes, each beside what grows with log n."""
     faithful = [row for row in rows if row["mode"] == "faithful"]
     large = [row for row in rows if row["mode"] == "large"]
-    left, right = figure.subplots(1, 2)
-    _curve(left, "real nodes on a virtual clock", [(row["nodes"], row["wake_ups"]) for row in faithful])
-    left.set_title("Wake-ups of a node in a second")
-    told = [(row["nodes"], row["control_bytes_a_second"] / 1000) for row in faithful]
-    _curve(right, "real nodes on a virtual clock", told)
+    in_regions = any(row.get("regions", 1) > 1 for row in faithful)
+    panels = list(figure.subplots(1, 3 if in_regions else 2))
+    _curves(panels[0], faithful, "wake_ups", 1.0, first=in_regions)
+    size = "small" if in_regions else None  # three titles beside each other
+    panels[0].set_title("Wake-ups of a node in a second", fontsize=size)
+    _curves(panels[1], faithful, "control_bytes_a_second", 1e-3, first=in_regions)
     if large:
         counted = [(row["nodes"], row["control_bytes_a_round"] / ROUND_S / 1000) for row in large]
-        right.plot(*zip(*counted, strict=True), "s-", label="large mode, by arithmetic")
-        right.legend()
-    right.set_title("Control bytes of a node in a second, kB")
-    for axes in (left, right):
+        panels[1].plot(*zip(*counted, strict=True), "s-", label="large mode, by arithmetic")
+        panels[1].legend()
+    panels[1].set_title("Control bytes of a node in a second, kB", fontsize=size)
+    if in_regions:
+        _curves(panels[2], faithful, "memory_bytes", 1e-6, first=True)
+        panels[2].set_title("Resident memory by node, MB", fontsize=size)
+    for axes in panels:
         axes.set_ylim(bottom=0)
 
 
-def _curve(axes: "Axes", name: str, points: Sequence[tuple[float, float]]) -> None:
-    axes.plot(*zip(*points, strict=True), "o-", label=name)
-    if points:
-        most = max(value / math.log2(nodes) for nodes, value in points)
+def _curves(axes: "Axes", rows: Sequence[dict[str, Any]], what: str, scale: float, *, first: bool) -> None:
+    """Draw a curve of each label beside its logarithm: through its first point, or above all of its points."""
+    for label in dict.fromkeys(row.get("label", REAL_NODES) for row in rows):
+        points = [(row["nodes"], scale * row[what]) for row in rows if row.get("label", REAL_NODES) == label]
+        (line,) = axes.plot(*zip(*points, strict=True), "o-", label=label)
+        slopes = [value / math.log2(nodes) for nodes, value in points]
+        slope = slopes[0] if first else max(slopes)
         ends = [points[0][0], points[-1][0]]
-        axes.plot(ends, [most * math.log2(nodes) for nodes in ends], "--", color="grey", label=f"{most:.1f} log2 n")
+        bound = [slope * math.log2(nodes) for nodes in ends]
+        axes.plot(ends, bound, "--", color=line.get_color() if first else "grey", label=f"{slope:.1f} log2 n")
     axes.set_xscale("log", base=2)
     axes.set_xlabel("nodes")
     axes.legend()

@@ -14,7 +14,7 @@ import binascii
 import json
 import random
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from enum import IntEnum
 from itertools import count
 from typing import Final
@@ -45,6 +45,11 @@ REMINDED: Final = 2
 """Records in a hello of those that a neighbour was told before: it may have dropped one since. Eight neighbours that
 say hello every ten seconds, and are answered, bring all of 256 again in a few minutes."""
 
+OF_OTHERS: Final = 8
+"""New records in a hello, in a run with regions, beside those of members that the receiver belongs beside: a region of
+a thousand is known as soon as it need be, and a hello costs the same in every swarm. 25 partners that tell so many each
+bring 250 records in a quarter of a minute, if each tells others, and in some minutes otherwise. Chosen."""
+
 OF_FAR_REGIONS: Final = 2
 """New records in a hello of members of regions that the receiver hears nothing of: it needs them to bring together who
 asks, and no more."""
@@ -72,6 +77,11 @@ class RecordTrust(IntEnum):
 def takes_all(record: PeerRecord) -> bool:
     """Return True: every record may be kept."""
     return True
+
+
+def nobody_first(peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
+    """Return nobody."""
+    return ()
 
 
 class PeerStore:
@@ -203,29 +213,36 @@ class PeerStore:
         rings: Rings | None = None,
         told: Container[Digest] = frozenset(),
         regions: Container[str] | None = None,
+        first: Callable[[Iterable[PeerId]], Iterable[PeerId]] = nobody_first,
+        most_others: int = MAX_HELLO_RECORDS,
     ) -> tuple[bytes, ...]:
         """Return signed records to send to `without`, verified ones only: at most MAX_HELLO_RECORDS. Where there are
         more, those that it belongs beside come first; the others are drawn, network by network. Of those that it was
         `told` already, by digest, REMINDED are drawn at most. `regions`: it needs members of these; of others it is
-        told OF_FAR_REGIONS at most."""
+        told OF_FAR_REGIONS at most. `first`: chooses more that it belongs beside. `most_others`: new records of members
+        that it does not belong beside."""
         others = {
             record.peer: record.raw for record in self.of_standing(RecordTrust.VERIFIED) if record.peer != without
         }
         known = {peer for peer, raw in others.items() if digest_of(raw) in told}
         drawn = in_turn(others, self.group_of, rng)
         reminded = [peer for peer in drawn if peer in known][:REMINDED]
-        if len(others) > MAX_HELLO_RECORDS and rings is not None:
+        beside: list[PeerId] = []
+        if len(others) > min(most_others, MAX_HELLO_RECORDS) and rings is not None:
             half = MAX_HELLO_RECORDS // 2
             most = share_of(half, len({self.group_of(peer) for peer in others}))
             region = self.region_of(without)
             ring = [peer for peer in others if region is None or self.region_of(peer) == region]
             near = bounded(rings.beside(without, ring, NEAR_DEPTH), self.group_of, most)[:half]
-            drawn = list(dict.fromkeys([*near, *drawn]))
+            beside = list(dict.fromkeys([*near, *first(others)]))
+            drawn = list(dict.fromkeys([*beside, *drawn]))
         fresh = [peer for peer in drawn if peer not in known]
         if regions is not None:
             far = [peer for peer in fresh if self._records[peer].region not in regions]
             near = [peer for peer in fresh if self._records[peer].region in regions]
             fresh = [*near, *far[:OF_FAR_REGIONS]]
+        rest = [peer for peer in fresh if peer not in beside]
+        fresh = [*(peer for peer in fresh if peer in beside), *rest[:most_others]]
         fresh = fresh[: MAX_HELLO_RECORDS - len(reminded)]
         return tuple(others[peer] for peer in (*fresh, *reminded))
 

@@ -12,7 +12,6 @@ from typing import Final
 from gossip.core.api import RegionLayout
 from gossip.core.envelope import Scope
 from gossip.core.ids import PeerId
-from gossip.discovery.told_records import ToldRecords
 from gossip.regions.region_draw import MAX_ADJACENT, adjacent, nearest_after
 from gossip.regions.residency import closed_regions
 
@@ -39,8 +38,8 @@ class Bridges:
         self.table: dict[PeerId, float] = {}
         self.rounds: dict[PeerId, int] = {}
         """After which round each of them says that its newest update is."""
-        self.told: dict[PeerId, ToldRecords] = {}
-        """The records of others that each of them was sent."""
+        self.greeted: dict[PeerId, float] = {}
+        """When each of them and we last exchanged hellos, no matter which side began (seconds, monotonic)."""
         self.wanted: frozenset[PeerId] = frozenset()
         """Members of adjacent regions that we belong beside."""
         self._me = me
@@ -71,6 +70,21 @@ class Bridges:
         """Return the regions whose members another member needs to know: its own and those beside it; None where its
         region is not known, or the run has none."""
         return self._needed_by.get(self._region_of(peer) or "")
+
+    def next_to(self, peer: PeerId, members: Iterable[PeerId]) -> list[PeerId]:
+        """Return those of these members beside which another member belongs: of each region beside its own the one that
+        comes next after it."""
+        by_region: dict[str | None, list[PeerId]] = {}
+        for member in members:
+            by_region.setdefault(self._region_of(member), []).append(member)
+        beside = (self.needed_by(peer) or frozenset()) - {self._region_of(peer)}
+        near = (nearest_after(peer, by_region.get(region, ()), self._scope) for region in sorted(beside))
+        return [member for member in near if member is not None]
+
+    def is_needed(self, region: str, peer: PeerId) -> bool:
+        """Return whether a region's models are of use to another member, as far as its region is known."""
+        needed = self.needed_by(peer)
+        return needed is None or region in needed
 
     @property
     def regions(self) -> dict[str, int]:
@@ -108,8 +122,7 @@ class Bridges:
     def admit(self, peer: PeerId, now: float) -> None:
         """Note a hello of a member of another region, if there is room for it."""
         if self.takes(peer):
-            self.table[peer] = now
-            self.told.setdefault(peer, ToldRecords())
+            self.table[peer] = self.greeted[peer] = now
 
     def heard(self, peer: PeerId, now: float) -> None:
         """Note a sign of life."""
@@ -133,4 +146,4 @@ class Bridges:
         """Forget a connection; no-op for any other peer."""
         self.table.pop(peer, None)
         self.rounds.pop(peer, None)
-        self.told.pop(peer, None)
+        self.greeted.pop(peer, None)

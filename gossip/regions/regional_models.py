@@ -152,6 +152,12 @@ class RegionalModels:
             announced.sources.setdefault(peer, announced.heard_at)
         return announced is not None
 
+    def region_of(self, name: Digest) -> str | None:
+        """Return the region whose model a statement announces, by the digest of the whole statement; None where it is
+        not known."""
+        announced = self._by_name.get(name)
+        return None if announced is None else announced.model.region
+
     def sources_of(self, statement: Digest) -> KeysView[PeerId]:
         """Return who has said a statement, named by the digest of its model."""
         announced = next((it for it in self._by_name.values() if it.model.digest == statement), None)

@@ -93,7 +93,8 @@ class RegionalExchange:
         self._woken = Notifier()
         self._again = False
         """Whether it was woken since the last look began: a beat while it works reaches nobody."""
-        self._hello_at: dict[PeerId, float] = {}
+        self._hello_at: dict[PeerId, tuple[float, float]] = {}
+        """When hellos were last exchanged with each member of other regions, and when ours is due."""
         self._met: frozenset[PeerId] = frozenset()
         """The members of other regions that were connected at the last look."""
 
@@ -367,12 +368,17 @@ class RegionalExchange:
     # -- other regions' members
 
     def _greet(self, nursery: trio.Nursery, now: float) -> None:
+        """Say hello a heartbeat after the last exchange of hellos, no matter which side began it. An answer says what a
+        hello does."""
         config, engine = self._context.config, self._context.engine
         self._hello_at = {peer: at for peer, at in self._hello_at.items() if peer in self._bridges.table}
         for peer, heard_at in list(self._bridges.table.items()):
+            greeted = self._bridges.greeted[peer]
+            if self._hello_at.get(peer, (float("-inf"), 0.0))[0] != greeted:
+                self._hello_at[peer] = greeted, greeted + config.heartbeat_s * engine.jitter()
             if now > heard_at + config.silence_s:
                 engine.fell_silent(peer, now)
                 self._context.perform()
-            elif now >= self._hello_at.setdefault(peer, now + config.heartbeat_s * engine.jitter()):
-                self._hello_at[peer] = now + config.heartbeat_s * engine.jitter()
+            elif now >= self._hello_at[peer][1]:
+                self._hello_at[peer] = greeted, now + config.heartbeat_s * engine.jitter()
                 nursery.start_soon(say_hello, self._context, peer)

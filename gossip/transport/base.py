@@ -60,6 +60,9 @@ class TransportHandlers(Protocol):
     def peer_lost(self, peer: PeerId) -> None:
         """The last connection to `peer` is gone."""
 
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        """Connected peers to which a broadcast, our own or one to pass on, is of no use: it is not sent to them."""
+
     def keeps(self, peer: PeerId) -> bool:
         """Whether the connection to `peer` must stay when places are short; that of others goes to a newcomer."""
 

@@ -82,6 +82,7 @@ class _ThrottledHandlers:
         self.handle_message = inner.handle_message
         self.peer_connected = inner.peer_connected
         self.peer_lost = inner.peer_lost
+        self.uninterested = inner.uninterested
         self.keeps = inner.keeps
         self.offended = inner.offended
         self.caller_refused = inner.caller_refused

@@ -74,7 +74,7 @@ LATER: Final = {
 """Kinds by their first seeds; those after it are of the same kind, up to the next."""
 
 LABELS: Final = ("east", "west")
-"""Of regions. Every second honest node is of the same one; where the second region comes late, the first half of them."""
+"""Of regions. Every second honest node is of the same one; where the second comes late, the first half of them."""
 
 LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1, "late_region": 4}
 """How many of the honest nodes come late."""

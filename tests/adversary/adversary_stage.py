@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import trio
 from adversary_members import SWARM, enroll, gate_of
-from adversary_scenario import AWAY, BOUND, COMES_AT, HIDDEN, LABELS, PAUSES, STEP_SECONDS, Scenario
+from adversary_scenario import AWAY, BOUND, COMES_AT, HIDDEN, PAUSES, STEP_SECONDS, Scenario
 from hostile_chain import Vector
 from hostile_peer import HostilePeer
 from sim_swarm import Member, Swarm, key_of

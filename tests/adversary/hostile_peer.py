@@ -256,6 +256,10 @@ class HostilePeer:
     def peer_lost(self, peer: PeerId) -> None:
         """And missed by them."""
 
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        """Nobody."""
+        return frozenset()
+
     def keeps(self, peer: PeerId) -> bool:
         """Everybody."""
         return True

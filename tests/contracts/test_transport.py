@@ -32,6 +32,7 @@ class Node:
     serve: Serve = echo
     messages: list[tuple[PeerId, bytes]] = field(default_factory=list)
     valid: Callable[[bytes], bool] = lambda data: True
+    without_use: Callable[[bytes], frozenset[PeerId]] = lambda data: frozenset()
     connected: list[PeerId] = field(default_factory=list)
     lost: list[PeerId] = field(default_factory=list)
     protocols: list[str] = field(default_factory=list)
@@ -50,6 +51,9 @@ class Node:
 
     def peer_lost(self, peer: PeerId) -> None:
         self.lost.append(peer)
+
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        return self.without_use(data)
 
     def keeps(self, peer: PeerId) -> bool:
         return True
@@ -297,6 +301,28 @@ async def test_what_a_handler_finds_invalid_goes_no_further(attach):
                 number += 1
                 await trio.sleep(0.1)
         assert all(data.startswith(b"good") for _, data in far.messages)
+
+
+async def test_a_broadcast_is_sent_to_those_alone_to_whom_it_is_of_use(attach):
+    async with running(attach, 3) as nodes:
+        one, middle, other = nodes
+        for node in (one, middle):
+            node.without_use = lambda data: frozenset({other.peer} if data.startswith(b"few") else ())
+        await connect(one, middle)
+        await connect(other, middle)
+        await connect(one, other)
+        with trio.fail_after(PATIENCE_S):
+            number = 0
+            while not all(any(sender == other.peer for sender, _ in node.messages) for node in (one, middle)):
+                await other.transport.publish(b"all, first %d" % number)  # they know by then that it takes broadcasts
+                number += 1
+                await trio.sleep(0.1)
+            while not (other.messages and any(data.startswith(b"few") for _, data in middle.messages)):
+                await one.transport.publish(b"few %d" % number)
+                await one.transport.publish(b"all %d" % number)
+                number += 1
+                await trio.sleep(0.1)
+        assert all(data.startswith(b"all") for _, data in other.messages)
 
 
 async def test_dialling_nobody_fails(attach):

@@ -65,6 +65,9 @@ class Liar:
     def peer_lost(self, peer: PeerId) -> None:
         pass
 
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        return frozenset()
+
     def keeps(self, peer: PeerId) -> bool:
         return True
 

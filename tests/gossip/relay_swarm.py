@@ -90,5 +90,8 @@ class Quiet:
     def peer_lost(self, peer):
         pass
 
+    def uninterested(self, data):
+        return frozenset()
+
     def keeps(self, peer):
         return True

@@ -124,6 +124,9 @@ class Sybil:
     def peer_lost(self, peer: PeerId) -> None:
         self.admitted_by.discard(peer)
 
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        return frozenset()
+
     def keeps(self, peer: PeerId) -> bool:
         return True
 

@@ -57,6 +57,9 @@ class Guest:
     def peer_lost(self, peer):
         self.up.remove(peer)
 
+    def uninterested(self, data):
+        return frozenset()
+
     def keeps(self, peer):
         return True
 

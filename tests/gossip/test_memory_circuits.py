@@ -61,6 +61,9 @@ class End:
     def peer_lost(self, peer: PeerId) -> None:
         self.lost.append(peer)
 
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        return frozenset()
+
     def keeps(self, peer: PeerId) -> bool:
         return True
 

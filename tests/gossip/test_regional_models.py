@@ -243,15 +243,6 @@ def test_it_tells_who_has_said_a_statement() -> None:
     assert not it.models.sources_of(digest_of(b"another"))
 
 
-def test_a_bridge_that_comes_back_is_told_of_everybody_again() -> None:
-    it = Table()
-    it.bridges.admit(WEST[0], 0.0)
-    it.bridges.told[WEST[0]].add([b"a record"])
-    it.bridges.lose(WEST[0])
-    it.bridges.admit(WEST[0], 1.0)
-    assert digest_of(b"a record") not in it.bridges.told[WEST[0]]
-
-
 def test_a_round_is_announced_once_as_many_have_announced_it_as_make_it_whole() -> None:
     it = Table()
     for author in WEST[:2]:

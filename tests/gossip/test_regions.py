@@ -1,8 +1,9 @@
 """Regions over the in-memory network: who is whose neighbour, what crosses between regions, and what a liar gains."""
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ from gossip_swarm import FakeRuntime, Swarm, identity, swarm, until
 
 from gossip.blobs.blob import blob_manifest_of
 from gossip.core.api import RegionalView, RegionLayout
+from gossip.core.config import GossipConfig
 from gossip.core.digests import digest_of
 from gossip.core.envelope import open_envelope, seal
 from gossip.core.errors import Reason
@@ -26,8 +28,9 @@ from gossip.core.messages import (
     parse_manifest_answer,
 )
 from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
-from gossip.discovery.peerstore import OF_FAR_REGIONS, REMINDED
-from gossip.discovery.told_records import ToldRecords
+from gossip.discovery.peerstore import OF_FAR_REGIONS, REMINDED, RecordTrust
+from gossip.engine import JITTER_LEAST, JITTER_MOST, Engine
+from gossip.regions.region_draw import adjacent
 from gossip.session import ask_once
 from gossip.transport.memory.link_quality import LinkQuality
 from gossip.transport.memory.network import MemoryTransport
@@ -138,6 +141,95 @@ async def test_a_bridge_is_told_of_a_member_once(autojump_clock):
             for bridge in node.service.bridge_ids:
                 hello = parse_hello(node.service._engine.hello_for(bridge, trio.current_time()))
                 assert len(hello.records) <= REMINDED
+
+
+async def test_links_that_members_pass_on_stay_in_their_region(autojump_clock, monkeypatch):
+    deliver, came = MemoryTransport.deliver, []
+
+    def noted(transport: MemoryTransport, sender: PeerId, message: object) -> None:
+        came.append((sender, transport.peer_id, message.data))
+        deliver(transport, sender, message)
+
+    async with swarm() as it:
+        regions = await two_regions(it, 4)
+        side = {node.peer: at for at, nodes in enumerate(regions) for node in nodes}
+        monkeypatch.setattr(MemoryTransport, "deliver", noted)
+        author = regions[0][0]
+        await author.publish(1)
+        await until(lambda: all(node.follows(author) for node in regions[0][1:]))
+        link = author.service._engine.publisher.newest.raw
+        said = [(sender, receiver) for sender, receiver, data in came if data == link]
+        assert {sender for sender, receiver in said if side[sender] != side[receiver]} == {author.peer}
+        passed_on = {(sender, receiver) for sender, receiver in said if sender != author.peer}
+        assert passed_on
+        assert all(side[sender] == side[receiver] == 0 for sender, receiver in passed_on)
+        for bridge in regions[1]:
+            if author.peer in bridge.service.bridge_ids:
+                assert bridge.service._engine.bridges.rounds[author.peer] == 1
+
+
+async def test_a_model_is_said_to_its_own_region_and_to_those_beside_it(autojump_clock, monkeypatch):
+    deliver, came = MemoryTransport.deliver, []
+
+    def noted(transport: MemoryTransport, sender: PeerId, message: object) -> None:
+        came.append((sender, transport.peer_id, message.data))
+        deliver(transport, sender, message)
+
+    labels = tuple(f"region-{number}" for number in range(8))
+    async with swarm() as it:
+        regions = await two_regions(it, 3, labels, all_known=False)
+        everybody = [node for nodes in regions for node in nodes]
+        label_of = {node.peer: label for nodes, label in zip(regions, labels, strict=True) for node in nodes}
+        scope = everybody[0].service._engine.scope
+        beside = {label: adjacent(label, labels, scope) | {label} for label in labels}
+        await trio.sleep(30.0)
+        monkeypatch.setattr(MemoryTransport, "deliver", noted)
+        for nodes in regions:
+            await publish_models(nodes, 8)
+        hears = [(node, label) for node in everybody for label in beside[label_of[node.peer]]]
+        await until(lambda: all(view_of(node, label) is not None for node, label in hears), 60.0)
+        statements = [
+            (label_of[receiver], parse_regional(open_envelope(data, scope)).region)
+            for _, receiver, data in came
+            if b"regional" in data[:128]
+        ]
+        assert statements
+        assert all(region in beside[label] for label, region in statements)
+
+
+async def test_who_has_told_us_of_a_member_is_not_told_of_it(autojump_clock):
+    async with swarm() as it:
+        regions = await two_regions(it, 3)
+        node, other = regions[0][:2]
+        engine = node.service._engine
+        engine._told.forget(other.peer)
+        theirs = tuple(record.raw for record in engine.peerstore.of_standing(RecordTrust.VERIFIED))
+        assert len(theirs) > REMINDED + 1
+        newest = other.service._engine.hello_for(node.peer, trio.current_time())
+        said = replace(parse_hello(newest), records=theirs)
+        answer = parse_hello(engine.on_hello(other.peer, said.encode(), trio.current_time()))
+        assert 0 < len(answer.records) <= REMINDED
+        engine.peer_lost(other.peer, trio.current_time())
+        assert len(parse_hello(engine.hello_for(other.peer, trio.current_time())).records) > REMINDED
+
+
+async def test_of_two_members_of_unlike_regions_one_says_hello_and_the_other_answers(autojump_clock, monkeypatch):
+    hellos: Counter[frozenset[PeerId]] = Counter()
+    on_hello = Engine.on_hello
+
+    def counted(engine: Engine, peer: PeerId, raw: bytes, now: float) -> bytes:
+        hellos[frozenset((engine.me, peer))] += 1
+        return on_hello(engine, peer, raw, now)
+
+    async with swarm() as it:
+        regions = await two_regions(it, 3, degree=2)  # all places are taken: nobody asks for addresses in between
+        pairs = {frozenset((node.peer, peer)) for node in regions[0] for peer in node.service.bridge_ids}
+        await trio.sleep(20.0)
+        monkeypatch.setattr(Engine, "on_hello", counted)
+        await trio.sleep(100.0)
+        heartbeats = 100.0 / GossipConfig().heartbeat_s
+        for pair in pairs:
+            assert heartbeats / JITTER_MOST - 1 <= hellos[pair] <= heartbeats / JITTER_LEAST + 1
 
 
 class CrossingBytes(TrafficTap):
@@ -318,7 +410,7 @@ async def test_a_hello_has_records_of_the_receivers_regions_and_of_a_few_others(
             engine = node.service._context.engine
             for other in node.service.bridge_ids:
                 needed = engine.bridges.needed_by(other)
-                engine.bridges.told[other] = ToldRecords()  # as if it had just come
+                engine._told.forget(other)  # as if it had just come
                 hello = parse_hello(engine.hello_for(other, trio.current_time()))
                 found = [region_of[parse_record(open_envelope(raw, engine.scope)).peer] for raw in hello.records]
                 told += len(found)

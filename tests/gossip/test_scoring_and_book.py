@@ -15,8 +15,17 @@ from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_HELLO_RECORDS
 from gossip.core.statements import PeerRecord, parse_record
-from gossip.discovery.peerstore import MAX_RECORDS, OF_FAR_REGIONS, REMINDED, PeerStore, RecordTrust
-from gossip.discovery.told_records import MAX_TOLD
+from gossip.discovery.peerstore import (
+    MAX_RECORDS,
+    NEAR_DEPTH,
+    OF_FAR_REGIONS,
+    OF_OTHERS,
+    REMINDED,
+    PeerStore,
+    RecordTrust,
+)
+from gossip.discovery.told_records import MAX_TOLD, MAX_TOLD_PEERS, ToldPeers, ToldRecords
+from gossip.discovery.topology import Rings
 from gossip.updates.neighbour import Neighbour
 from gossip.updates.score_table import BAN_AT, BAN_S, HALF_LIFE_S, MAX_SCORED_PEERS, POINTS, ScoreTable
 
@@ -166,6 +175,42 @@ def test_who_needs_to_know_two_regions_is_told_of_these_and_of_a_few_others():
     told = it.sample(random.Random(1), without=PeerId("me"), told=heard, regions={"east", "west"})
     assert sum(int(raw) % 3 == 2 for raw in told) == OF_FAR_REGIONS
     assert len(told) == OF_FAR_REGIONS + REMINDED
+
+
+def test_of_those_that_it_does_not_belong_beside_it_is_told_a_few_at_a_time_and_in_the_end_all():
+    it, told, rng = PeerStore(), ToldRecords(), random.Random(1)
+    for n in range(200):
+        verified(it, str(n))
+    rings, beside = Rings(PeerId("me"), SCOPE, 8), ["7", "8"]
+
+    def hello() -> list[str]:
+        found = it.sample(
+            rng, without=PeerId("0"), rings=rings, told=told, first=lambda peers: beside, most_others=OF_OTHERS
+        )
+        told.add(found)
+        return [raw.decode() for raw in found]
+
+    on_rings = rings.beside(PeerId("0"), [str(n) for n in range(1, 200)], NEAR_DEPTH)
+    first = hello()
+    assert {*on_rings, *beside} < {*first}
+    assert len(first) == len({*on_rings, *beside}) + OF_OTHERS
+    heard = {*first}
+    for _ in range(25):
+        more = {*hello()}
+        assert len(more - heard) <= OF_OTHERS
+        heard |= more
+    assert heard == {str(n) for n in range(1, 200)}
+
+
+def test_what_peers_have_is_remembered_of_few_and_not_beyond_a_connection():
+    it = ToldPeers()
+    it.of(PeerId("0")).add([b"a record"])
+    assert digest_of(b"a record") in it.of(PeerId("0"))
+    it.forget(PeerId("0"))
+    assert digest_of(b"a record") not in it.of(PeerId("0"))
+    for n in range(2 * MAX_TOLD_PEERS):
+        it.of(PeerId(str(n)))
+    assert len(it) == MAX_TOLD_PEERS
 
 
 def test_hearsay_is_not_handed_on_and_pushes_nobody_out():

@@ -72,6 +72,9 @@ class Node:
     def peer_lost(self, peer: PeerId) -> None:
         self.log.append(("lost", peer))
 
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        return frozenset()
+
     def keeps(self, peer: PeerId) -> bool:
         return True
 

@@ -32,6 +32,7 @@ class Handlers:
     def handle_message(self, forwarder, data): return True
     def peer_connected(self, peer): pass
     def peer_lost(self, peer): pass
+    def uninterested(self, data): return frozenset()
     def keeps(self, peer): return True
 
 async def main():

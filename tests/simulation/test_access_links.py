@@ -55,6 +55,9 @@ class Sink:
 
     def peer_lost(self, peer: PeerId) -> None: ...
 
+    def uninterested(self, data: bytes) -> frozenset[PeerId]:
+        return frozenset()
+
     def keeps(self, peer: PeerId) -> bool:
         return True
 

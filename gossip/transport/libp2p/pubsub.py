@@ -9,7 +9,7 @@ a restarted node does not reuse those of its last run, which others would drop a
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import trio
@@ -66,9 +66,10 @@ for large messages only; what this release calls 1.3 to 2.0 it speaks alone."""
 
 
 class TopicRouter(GossipSub):  # type: ignore[misc]
-    """Gossipsub for one topic: control entries for other topics are dropped, so their tables stay empty."""
+    """Gossipsub for one topic: control entries for other topics are dropped, so their tables stay empty.
+    `uninterested`: the peers to which a broadcast is of no use (gossip/transport/base.py)."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, uninterested: Callable[[bytes], frozenset[ID]]) -> None:
         super().__init__(
             PROTOCOLS,
             DEGREE,
@@ -80,6 +81,37 @@ class TopicRouter(GossipSub):  # type: ignore[misc]
             eclipse_protection_enabled=False,  # counts IPs: on one machine it churns the mesh
         )
         self._topic = topic
+        self._uninterested = uninterested
+
+    def _get_peers_to_send(
+        self, topic_ids: Iterable[str], msg_forwarder: ID, origin: ID, msg_id: bytes | None = None
+    ) -> Iterable[ID]:
+        """Return the peers of the mesh that have a use for a message. Where some have none, others take their places,
+        or a message for few would reach hardly anybody by the mesh."""
+        chosen = set(super()._get_peers_to_send(topic_ids, msg_forwarder, origin, msg_id))
+        passed_over = self._without_use(msg_id) if msg_id is not None else frozenset()
+        if not passed_over:
+            return chosen
+        useful = chosen - passed_over
+        missing = DEGREE - len(useful)
+        if missing > 0 and self._topic in self.pubsub.peer_topics:
+            minus = {*useful, *passed_over, msg_forwarder, origin}
+            useful.update(self._get_in_topic_gossipsub_peers_from_minus(self._topic, missing, minus))
+        return useful
+
+    def gossip_heartbeat(self) -> Any:
+        """Return the messages of which each peer is told the ids: those that are of use to it."""
+        passed_over = {name: self._without_use(name) for name in self.mcache.window(self._topic)}
+        told: dict[ID, dict[str, list[bytes]]] = {}
+        for peer, topics in super().gossip_heartbeat().items():
+            useful = [name for name in topics.get(self._topic, ()) if peer not in passed_over.get(name, ())]
+            if useful:
+                told[peer] = {self._topic: useful}
+        return told
+
+    def _without_use(self, name: bytes) -> frozenset[ID]:
+        message = self.mcache.get(name)
+        return frozenset() if message is None else self._uninterested(bytes(message.data))
 
     async def handle_rpc(self, rpc: Any, sender_peer_id: ID) -> None:
         """Only what concerns our topic, in bounded numbers, and no peers to dial from strangers."""
@@ -117,7 +149,8 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
     """Pubsub for one topic whose messages go to `handlers` and whose faults stay with the message."""
 
     def __init__(self, host: Any, topic: str, handlers: TransportHandlers, faults: Faults) -> None:
-        super().__init__(host, TopicRouter(topic), max_inbound_rpc_size=MAX_RPC_BYTES, allowed_topics={topic})
+        router = TopicRouter(topic, self._uninterested)
+        super().__init__(host, router, max_inbound_rpc_size=MAX_RPC_BYTES, allowed_topics={topic})
         self._topic = topic
         self._handlers = handlers
         self._faults = faults
@@ -263,6 +296,14 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]
         except Exception as error:
             self._faults.note("handler", error)
             return False
+
+    def _uninterested(self, data: bytes) -> frozenset[ID]:
+        """The peers to which a broadcast is of no use; nobody where that cannot be told. Never raises."""
+        try:
+            return frozenset(ID.from_string(peer) for peer in self._handlers.uninterested(data))
+        except Exception as error:
+            self._faults.note("handler", error)
+            return frozenset()
 
     def _next_seqno(self) -> bytes:
         self._last_seqno = max(self._last_seqno + 1, time.time_ns() // 1000)

@@ -542,14 +542,15 @@ class MemoryTransport:
             self._seen.popitem(last=False)
 
     def _spread(self, message: _Broadcast, without: PeerId) -> None:
-        relayed = sorted(self._circuits.peers - self._connections.keys() - {without})
+        passed_over = {without} if self._handlers is None else {without, *self._handlers.uninterested(message.data)}
+        relayed = sorted(self._circuits.peers - self._connections.keys() - passed_over)
         if (tap := self._network.tap) is not None and self._handlers is not None:
-            copies = len(relayed) + sum(peer != without for peer in self._connections)
+            copies = len(relayed) + sum(peer not in passed_over for peer in self._connections)
             tap.broadcast(self._peer, message.data, copies, own=without == self._peer, kept=self._handlers.keeps)
         for peer in relayed:
             self._circuits.broadcast(peer, message.number, message.data)
         for peer, connection in list(self._connections.items()):
-            if peer == without or self._nursery is None:
+            if peer in passed_over or self._nursery is None:
                 continue
             self.wire.sent += len(message.data)
             if self._network.loses(self._peer, peer):
