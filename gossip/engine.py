@@ -55,6 +55,7 @@ from gossip.updates.mesh import Mesh, MeshEvidence
 from gossip.updates.neighbour import Neighbour, Work
 from gossip.updates.peer_score import PeerScores
 from gossip.updates.probation import Probation
+from gossip.updates.pull_priority import PullPriority
 from gossip.updates.publisher import Payload, Publisher
 from gossip.updates.roles import Roles
 from gossip.updates.rounds import ARRIVAL_S, LEAD_ROUNDS, Standing, standing, swarm_round
@@ -157,6 +158,7 @@ class Engine:
         )
         self.neighbours: Mapping[PeerId, Neighbour] = self.mesh.table
         self._pauses = AnnouncedPauses(self.neighbours)
+        self.pulls = PullPriority(lambda: self.neighbours, self._actions)
         self._probation = Probation(rounds=config.probation_rounds, seats=liars)
         self._begun_at = float("-inf")
         """When our newest chain began (seconds, monotonic)."""
@@ -813,8 +815,10 @@ class Engine:
         )
 
     def paused(self, round: int, now: float) -> frozenset[PeerId]:
-        """Return the neighbours that have said that they are paused, and have not announced this round."""
-        return self._pauses.excused(round, now)
+        """Return the neighbours that are not waited for: those that have said that they are paused, and have not
+        announced this round, and those that we have set aside."""
+        paused = self._pauses.excused(round, now)
+        return paused | self.pulls.aside(paused)
 
     def degrees_of(self, peers: Iterable[PeerId]) -> dict[PeerId, int]:
         """Return how many neighbours each of these neighbours has, as its newest hello says."""

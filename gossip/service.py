@@ -8,7 +8,7 @@ answers each with `accepted` or `rejected`, publishes its own, and closes rounds
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, KeysView
+from collections.abc import Callable, Collection, Iterable, KeysView, Set
 from functools import partial
 from typing import Final, assert_never
 
@@ -182,7 +182,7 @@ class GossipService(Handlers):
         self._peerstore = PeerStoreKeeper(self._context, engine.peerstore)
         self._announcer = Announcer(self._context, engine.publisher)
         self.round_closer = RoundCloser(self._context, engine.exchange_times)
-        self._followers = Followers(self._context, engine.traffic, self._updates_in, self._server.blob_cache)
+        self._followers = Followers(self._context, engine.traffic, self._updates_in, self._server.blob_cache, engine.pulls)
         self._nursery: trio.Nursery | None = None
         self.newest_members: frozenset[PeerId] = frozenset()
         """Members of the newest closed round, even if they are no longer neighbours."""
@@ -352,6 +352,13 @@ class GossipService(Handlers):
         view = await self.round_closer.close(round, at_most_s)
         self.newest_members = frozenset(view.staleness)
         return view
+
+    def fetch_first(self, first: Set[PeerId] | None, *, least: int = 0) -> None:
+        """Set from whom updates are fetched first, from now on; None: from everybody alike, as at first. The other
+        neighbours are not waited for, and are fetched from in spare time. With fewer than `least` of them here,
+        everybody counts alike."""
+        self._engine.pulls.choose(first, least=least)
+        self._perform()
 
     def arrivals(self, round: int) -> Arrivals:
         """Return how many of the neighbours' updates of a round have arrived so far."""

@@ -4,6 +4,8 @@ One update of each neighbour is in flight at a time, so memory is bounded by the
 itself. Whatever goes wrong here costs this neighbour a pause or points; the service goes on.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +26,7 @@ from gossip.transport.base import TransportError
 from gossip.updates.fetcher_task import Fetcher
 from gossip.updates.hello_task import say_hello
 from gossip.updates.neighbour import FetchPayload, Neighbour, Work
+from gossip.updates.pull_priority import PullPriority
 from gossip.updates.traffic import Traffic
 
 UPDATES_BURST: Final = 32
@@ -51,6 +54,7 @@ class Follower:
         context: ServiceContext,
         updates: trio.MemorySendChannel[Update],
         fetcher: Fetcher,
+        pulls: PullPriority,
     ) -> None:
         self.scope = trio.CancelScope()
         self._woken = Notifier()
@@ -61,6 +65,7 @@ class Follower:
         self._updates = updates
         self._in_flight: _InFlight | None = None
         self._fetcher = fetcher
+        self._pulls = pulls
         self._checker = StateDigestVerifier(peer, neighbour, context)
         self._quota = KeyedTokenBucket(burst=UPDATES_BURST, per_s=UPDATES_PER_S)
 
@@ -111,6 +116,8 @@ class Follower:
                 work = None
             if work is None:
                 await self._wait(self._neighbour.retry_at)
+            elif not self._pulls.admits(self._peer, work):
+                await self._wait(0.0)  # until another's pull has ended, or others are first
             elif (pause := self._engine.hold_back(self._peer, trio.current_time())) > 0:
                 self._context.perform()
                 await self._wait(trio.current_time() + pause)  # then check anew: a snapshot may serve better
@@ -125,7 +132,8 @@ class Follower:
     async def _attempt(self, work: Work) -> None:
         now = trio.current_time
         try:
-            fetched = await self._fetcher.fetch(work)
+            with self._pulling(work):
+                fetched = await self._fetcher.fetch(work)
         except Refused as refusal:
             self._refused(work, refusal)
         except RemoteError as error:
@@ -139,6 +147,15 @@ class Follower:
         else:
             if fetched is not None:
                 await self._deliver(*fetched)
+
+    @contextmanager
+    def _pulling(self, work: Work) -> Iterator[None]:
+        self._pulls.begin(self._peer, work)
+        try:
+            yield
+        finally:
+            if self._pulls.end(self._peer):
+                self._context.perform()
 
     def _refused(self, work: Work, refusal: Refused) -> None:
         """Note a refusal: what the neighbour does not hold any more is replaced by a snapshot. It is no offence."""
@@ -222,8 +239,10 @@ class Followers:
         traffic: Traffic,
         updates: trio.MemorySendChannel[Update],
         blob_cache: BlobCache,
+        pulls: PullPriority,
     ) -> None:
         self._context = context
+        self._pulls = pulls
         self._traffic = traffic
         self._updates = updates
         self._blob_cache = blob_cache
@@ -238,7 +257,7 @@ class Followers:
         neighbour = self._context.engine.neighbour(peer)
         if neighbour is not None:
             fetcher = Fetcher(peer, self._context, self._traffic, self._blob_cache, self._attestation)
-            follower = Follower(peer, neighbour, self._context, self._updates, fetcher)
+            follower = Follower(peer, neighbour, self._context, self._updates, fetcher, self._pulls)
             self._all[peer] = follower
             nursery.start_soon(follower.run)
 
