@@ -21,7 +21,7 @@ class SelectionConfig:
 
     policy: str = ALL
     """all: everybody's alike; random, nearest, useful, or a plug-in's: those of `most` neighbours first."""
-    most: Annotated[int, Field(ge=1)] = 4
+    most: Annotated[int, Field(ge=2)] = 4
     """Neighbours that are first, the one that is being explored included: as many as the link carries in a round. At
     least one more than the aggregator needs."""
     oldest: Annotated[int, Field(ge=1)] = 64
