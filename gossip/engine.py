@@ -816,9 +816,9 @@ class Engine:
 
     def paused(self, round: int, now: float) -> frozenset[PeerId]:
         """Return the neighbours that are not waited for: those that have said that they are paused, and have not
-        announced this round, and those that we have set aside."""
+        announced this round, and those that we have chosen not to wait for."""
         paused = self._pauses.excused(round, now)
-        return paused | self.pulls.aside(paused)
+        return paused | self.pulls.unawaited(paused)
 
     def degrees_of(self, peers: Iterable[PeerId]) -> dict[PeerId, int]:
         """Return how many neighbours each of these neighbours has, as its newest hello says."""

@@ -353,11 +353,13 @@ class GossipService(Handlers):
         self.newest_members = frozenset(view.staleness)
         return view
 
-    def fetch_first(self, first: Set[PeerId] | None, *, least: int = 0) -> None:
-        """Set from whom updates are fetched first, from now on; None: from everybody alike, as at first. The other
-        neighbours are not waited for, and are fetched from in spare time. With fewer than `least` of them here,
-        everybody counts alike."""
-        self._engine.pulls.choose(first, least=least)
+    def fetch_first(
+        self, first: Set[PeerId] | None, *, awaited: Set[PeerId] = frozenset(), least: int = 0
+    ) -> None:
+        """Set from whom updates are fetched first, from now on; None: from everybody alike, as at first. The others'
+        are fetched in spare time. Rounds wait for the `awaited` alone. With fewer than `least` of these here everybody
+        counts alike."""
+        self._engine.pulls.choose(first, awaited=awaited, least=least)
         self._perform()
 
     def arrivals(self, round: int) -> Arrivals:

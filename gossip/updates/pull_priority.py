@@ -6,9 +6,10 @@ all that it has sent. So leaving one out saves nothing by itself. What a choice 
 only update by update; a whole model is fetched of those that are first, one at a time. Models of all neighbours at one
 time come too slowly to come at all: each transfer is then given up as one that trickles, and is begun again.
 
-A neighbour that is set aside is not waited for, as one that has announced a pause (announced_pauses.py). It belongs to
-a round if its model is recent enough, like every other. Who is first is this node's own choice (node/selection), and
-nobody is told. With fewer than `least` of the chosen here nobody is set aside: the rule that averages needs as many.
+A round waits for those of the first that are *awaited*, and for no other neighbour, as for none that has announced a
+pause (announced_pauses.py). Every neighbour belongs to a round if its model is recent enough. Who is first is this
+node's own choice (node/selection), and nobody is told. With fewer than `least` of the awaited here nobody is set aside:
+the rule that averages needs as many.
 """
 
 from collections.abc import Callable, Collection, Set
@@ -25,31 +26,34 @@ class PullPriority:
         self._here = here
         self._actions = actions
         self._first: frozenset[PeerId] | None = None
+        self._awaited: frozenset[PeerId] = frozenset()
         self._least = 0
         self._pulls: dict[PeerId, bool] = {}
         """Peers from which a blob is being pulled; whether it is a whole model."""
         self._held_back: set[PeerId] = set()
 
-    def choose(self, first: Set[PeerId] | None, *, least: int = 0) -> None:
-        """Set who is first from now on; None: everybody. `least`: with fewer of them here, everybody is."""
+    def choose(self, first: Set[PeerId] | None, *, awaited: Set[PeerId] = frozenset(), least: int = 0) -> None:
+        """Set who is first from now on; None: everybody. `awaited`: for whom of them rounds wait. `least`: with fewer
+        of these here, everybody is first, and waited for."""
         self._first = None if first is None else frozenset(first)
+        self._awaited = frozenset(awaited)
         self._least = least
         self._wake()
 
-    def aside(self, paused: Set[PeerId] = frozenset()) -> frozenset[PeerId]:
-        """Return the neighbours that are set aside. `paused`: those that have said that they are; they are not among
-        the `least` that must be here."""
-        if self._first is None:
-            return frozenset()
-        here = frozenset(self._here())
-        return here - self._first if len((here & self._first) - paused) >= self._least else frozenset()
+    def unawaited(self, paused: Set[PeerId] = frozenset()) -> frozenset[PeerId]:
+        """Return the neighbours for whom no round waits. `paused`: those that have said that they are paused; they are
+        not among the `least` that must be here."""
+        return frozenset(self._here()) - self._awaited if self._is_chosen(paused) else frozenset()
+
+    def _is_chosen(self, paused: Set[PeerId] = frozenset()) -> bool:
+        return self._first is not None and len(self._awaited.intersection(self._here()) - paused) >= self._least
 
     def admits(self, peer: PeerId, work: Work) -> bool:
         """Return whether a neighbour's work may begin now; if not, it is woken when that may have changed. What pulls
         no blob always may."""
-        if self._first is None or not _is_blob(work):
+        if not _is_blob(work) or self._first is None or not self._is_chosen():
             return True
-        if peer in self.aside():
+        if peer not in self._first:
             may = not _is_model(work) and not self._pulls
         else:
             may = not (_is_model(work) and any(self._pulls.values()))

@@ -1,8 +1,8 @@
 """Chooses after each round whose updates are fetched first (node/selection), and tells the network."""
 
 import random
-from collections.abc import Mapping
-from typing import Final, Protocol
+from collections.abc import Collection, Iterable, Set
+from typing import Protocol
 
 import torch
 
@@ -14,10 +14,6 @@ from p2ptrain.protocols import implements
 from p2ptrain.sync.base import HasAnchor, InPlace, SyncStrategy
 
 
-KEEPS_UP: Final = 1
-"""Rounds by which a neighbour's model is behind, at the end of our own steps, if it was here in the round before."""
-
-
 class PullsInOrder(Protocol):
     """What of the network is asked and told."""
 
@@ -27,8 +23,10 @@ class PullsInOrder(Protocol):
     def link_speeds(self) -> dict[PeerId, LinkSpeed]:
         """Return how fast updates come from each."""
 
-    def fetch_first(self, first: frozenset[PeerId] | None, *, least: int = 0) -> None:
-        """Set from whom updates are fetched first."""
+    def fetch_first(
+        self, first: Set[PeerId] | None, *, awaited: Set[PeerId] = frozenset(), least: int = 0
+    ) -> None:
+        """Set from whom updates are fetched first, and for whom rounds wait."""
 
 
 def chooser_for(config: Config, needed_members: int, rng: random.Random) -> Chooser | None:
@@ -48,28 +46,32 @@ def chooser_for(config: Config, needed_members: int, rng: random.Random) -> Choo
     )
 
 
-def distances(strategy: SyncStrategy, staleness: Mapping[str, int]) -> dict[str, float]:
-    """Return how far the models of the neighbours that keep up are from the anchor: L2 distances."""
+def distances(strategy: SyncStrategy, peers: Iterable[str]) -> dict[str, float]:
+    """Return how far the models of these neighbours, as they are held, are from the anchor: L2 distances."""
     if not (implements(strategy, HasAnchor) and implements(strategy, InPlace)):
         return {}
     found = {}
-    for peer in sorted(peer for peer, rounds in staleness.items() if rounds <= KEEPS_UP):
+    for peer in sorted(peers):
         model_d = strategy.estimate_model(peer)
         if model_d is not None:
             found[peer] = float(torch.linalg.vector_norm(model_d - strategy.anchor_d))
     return found
 
 
-def choose_next(chooser: Chooser, service: PullsInOrder, staleness: Mapping[str, int], payload_bytes: int) -> None:
-    """Choose for a round that is about to close. `staleness`: how old each neighbour's model is by now, in rounds.
+def choose_next(chooser: Chooser, service: PullsInOrder, live: Collection[str], payload_bytes: int) -> None:
+    """Choose for a round that is about to close. `live`: neighbours whose models are recent enough to be in it.
     `payload_bytes`: of an update."""
     speeds = service.link_speeds()
     here = {
         str(peer): Measured(lag=it.staleness, seconds=_seconds(speeds.get(peer), payload_bytes))
         for peer, it in service.neighbours().items()
     }
-    first = chooser.choose(here, [peer for peer, rounds in staleness.items() if rounds <= KEEPS_UP])
-    service.fetch_first(None if first is None else frozenset(map(PeerId, first)), least=chooser.least)
+    choice = chooser.choose(here, live)
+    if choice is None:
+        service.fetch_first(None)
+    else:
+        first, awaited = (frozenset(map(PeerId, names)) for names in (choice.first, choice.awaited))
+        service.fetch_first(first, awaited=awaited, least=chooser.least)
 
 
 def _seconds(speed: LinkSpeed | None, payload_bytes: int) -> float | None:

@@ -46,11 +46,11 @@ class GossipAverager:
 
     async def _choose(self, node: Node, chooser: Chooser) -> None:
         """Choose whose updates of this round are fetched first, by the models that are here before it closes."""
-        staleness = {str(peer): rounds for peer, rounds in node.service.staleness(node.state.round).items()}
+        live = [str(peer) for peer in node.service.staleness(node.state.round)]
         if chooser.policy.measures:
             async with node.strategy_lock:
-                chooser.measured(await node.compute(lambda: distances(self._strategy, staleness)))
-        choose_next(chooser, node.service, staleness, node.counts.newest_bytes)
+                chooser.measured(await node.compute(lambda: distances(self._strategy, live)))
+        choose_next(chooser, node.service, live, node.counts.newest_bytes)
 
     async def _publish(self, node: Node, phase: Phase) -> None:
         """Compress this round's parameters against the tracked estimate, and publish the result."""
