@@ -55,8 +55,8 @@ from gossip.updates.mesh import Mesh, MeshEvidence
 from gossip.updates.neighbour import Neighbour, Work
 from gossip.updates.peer_score import PeerScores
 from gossip.updates.probation import Probation
-from gossip.updates.pull_priority import PullPriority
 from gossip.updates.publisher import Payload, Publisher
+from gossip.updates.pull_priority import PullPriority
 from gossip.updates.roles import Roles
 from gossip.updates.rounds import ARRIVAL_S, LEAD_ROUNDS, Standing, standing, swarm_round
 from gossip.updates.seen import Seen

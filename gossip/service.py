@@ -182,7 +182,9 @@ class GossipService(Handlers):
         self._peerstore = PeerStoreKeeper(self._context, engine.peerstore)
         self._announcer = Announcer(self._context, engine.publisher)
         self.round_closer = RoundCloser(self._context, engine.exchange_times)
-        self._followers = Followers(self._context, engine.traffic, self._updates_in, self._server.blob_cache, engine.pulls)
+        self._followers = Followers(
+            self._context, engine.traffic, self._updates_in, self._server.blob_cache, engine.pulls
+        )
         self._nursery: trio.Nursery | None = None
         self.newest_members: frozenset[PeerId] = frozenset()
         """Members of the newest closed round, even if they are no longer neighbours."""
@@ -353,9 +355,7 @@ class GossipService(Handlers):
         self.newest_members = frozenset(view.staleness)
         return view
 
-    def fetch_first(
-        self, first: Set[PeerId] | None, *, awaited: Set[PeerId] = frozenset(), least: int = 0
-    ) -> None:
+    def fetch_first(self, first: Set[PeerId] | None, *, awaited: Set[PeerId] = frozenset(), least: int = 0) -> None:
         """Set from whom updates are fetched first, from now on; None: from everybody alike, as at first. The others'
         are fetched in spare time. Rounds wait for the `awaited` alone. With fewer than `least` of these here everybody
         counts alike."""

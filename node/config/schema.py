@@ -169,11 +169,15 @@ def _check_selection(config: Config) -> None:
     if selection.find() is None:
         return
     if sync.spec().averager != GOSSIP or sync.spec().draws_partners:
-        message = f"selection.policy={selection.policy}: with the strategy {sync.strategy} members agree on whom to meet"
+        message = (
+            f"selection.policy={selection.policy}: with the strategy {sync.strategy} members agree on whom to meet"
+        )
         raise UsageError(message, "leave out one of them")
     needed = aggregate.get(sync.aggregator, f=sync.f, **sync.rule_options()).minimum()
     if selection.most < needed:
-        message = f"selection.most={selection.most} is too few: {sync.aggregator} with sync.f={sync.f} needs {needed - 1}"
+        message = (
+            f"selection.most={selection.most} is too few: {sync.aggregator} with sync.f={sync.f} needs {needed - 1}"
+        )
         raise UsageError(f"{message}, and one more is explored", f"set selection.most={needed} or more")
 
 

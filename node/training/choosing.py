@@ -23,9 +23,7 @@ class PullsInOrder(Protocol):
     def link_speeds(self) -> dict[PeerId, LinkSpeed]:
         """Return how fast updates come from each."""
 
-    def fetch_first(
-        self, first: Set[PeerId] | None, *, awaited: Set[PeerId] = frozenset(), least: int = 0
-    ) -> None:
+    def fetch_first(self, first: Set[PeerId] | None, *, awaited: Set[PeerId] = frozenset(), least: int = 0) -> None:
         """Set from whom updates are fetched first, and for whom rounds wait."""
 
 
@@ -48,13 +46,13 @@ def chooser_for(config: Config, needed_members: int, rng: random.Random) -> Choo
 
 def distances(strategy: SyncStrategy, peers: Iterable[str]) -> dict[str, float]:
     """Return how far the models of these neighbours, as they are held, are from the anchor: L2 distances."""
-    if not (implements(strategy, HasAnchor) and implements(strategy, InPlace)):
+    if not implements(strategy, HasAnchor):
         return {}
-    found = {}
+    anchor_d, found = strategy.anchor_d, {}
     for peer in sorted(peers):
-        model_d = strategy.estimate_model(peer)
+        model_d = strategy.estimate_model(peer) if implements(strategy, InPlace) else None
         if model_d is not None:
-            found[peer] = float(torch.linalg.vector_norm(model_d - strategy.anchor_d))
+            found[peer] = float(torch.linalg.vector_norm(model_d - anchor_d))
     return found
 
 

@@ -52,7 +52,9 @@ def test_worth_is_finite_never_negative_and_the_same_by_the_same_lots(name: str,
 def test_a_name_is_worth_nothing(name: str, it: Candidate, seed: int) -> None:
     """Names cost nothing: who could choose one by which it comes first would."""
     its = policy(name)
-    assert its.worth(replace(it, peer="a"), random.Random(seed)) == its.worth(replace(it, peer="b"), random.Random(seed))
+    assert its.worth(replace(it, peer="a"), random.Random(seed)) == its.worth(
+        replace(it, peer="b"), random.Random(seed)
+    )
 
 
 @every_policy

@@ -26,4 +26,5 @@ class Useful:
         """Return usefulness over the time to fetch to the power of `link`. Who was not measured counts as the
         median."""
         useful = 1.0 if candidate.usefulness is None else candidate.usefulness
-        return useful * (1 + TIE * rng.random()) / seconds_to_fetch(candidate) ** self.link
+        time_s: float = seconds_to_fetch(candidate) ** self.link
+        return useful * (1 + TIE * rng.random()) / time_s
