@@ -11,7 +11,7 @@ its signature. Nothing outside this file reaches through the engine to a part (d
 """
 
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Final, Protocol
 
 from gossip.actions import Action, ActionQueue, Broadcast, Disconnect, WakeRegional, WakeSync
@@ -109,7 +109,7 @@ class NoConnections:
 
 class Engine:
     """All that one node knows of its swarm. Parts that tasks are given: `mesh`, `bridges`, `regional_models`,
-    `residency`, `peerstore`, `dht`, `publisher`, `traffic`, `exchange_times`, `peer_scores`. All other public fields
+    `residency`, `peerstore`, `dht`, `publisher`, `pulls`, `traffic`, `exchange_times`, `peer_scores`. All other public fields
     are only read from outside."""
 
     def __init__(
@@ -819,6 +819,15 @@ class Engine:
         announced this round, and those that we have chosen not to wait for."""
         paused = self._pauses.excused(round, now)
         return paused | self.pulls.unawaited(paused)
+
+    def fetch_first(self, first: Set[PeerId] | None, *, awaited: Set[PeerId], least: int) -> None:
+        """Set from whom is fetched first, and for whom of them rounds wait (updates/pull_priority.py)."""
+        self.pulls.choose(first, awaited=awaited, least=least)
+
+    @property
+    def unawaited(self) -> frozenset[PeerId]:
+        """The neighbours that we have chosen not to wait for."""
+        return self.pulls.unawaited()
 
     def degrees_of(self, peers: Iterable[PeerId]) -> dict[PeerId, int]:
         """Return how many neighbours each of these neighbours has, as its newest hello says."""

@@ -359,7 +359,7 @@ class GossipService(Handlers):
         """Set from whom updates are fetched first, from now on; None: from everybody alike, as at first. The others'
         are fetched in spare time. Rounds wait for the `awaited` alone. With fewer than `least` of these here everybody
         counts alike."""
-        self._engine.pulls.choose(first, awaited=awaited, least=least)
+        self._engine.fetch_first(first, awaited=awaited, least=least)
         self._perform()
 
     def arrivals(self, round: int) -> Arrivals:

@@ -51,7 +51,7 @@ class RoundCloser:
 
     def exchange_seconds(self) -> float | None:
         """Return how long an exchange with a quorum of the neighbours takes (seconds); None before one was measured."""
-        besides = self._context.engine.pulls.unawaited()
+        besides = self._context.engine.unawaited
         return self._exchanges.seconds(quorum=self._quorum, liars=self._context.liars, besides=besides)
 
     def patience(self, round: int) -> float:

@@ -6,7 +6,7 @@ from typing import ClassVar, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class MeasuredNeighbour:
     """A neighbour as this node has measured it. Nothing here is what it says of itself, and what it may seem to be is
     bounded: see `usefulness`."""
 
@@ -28,5 +28,5 @@ class SelectionPolicy(Protocol):
     measures: ClassVar[bool]
     """Whether it reads `usefulness`, which takes a pass over each neighbour's model a round."""
 
-    def worth(self, candidate: Candidate, rng: random.Random) -> float:
+    def worth(self, candidate: MeasuredNeighbour, rng: random.Random) -> float:
         """Return how much it is worth to fetch from this neighbour first: any finite number; the highest come first."""

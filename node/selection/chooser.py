@@ -2,7 +2,7 @@
 
 In the first `WARM_UP` rounds everybody is measured. Then those are *kept* that the policy finds worth most, and stay:
 a neighbour that was set aside costs its whole model to take up again. So a choice changes by one at a time. The one
-that is *explored* takes the place of the kept one that is worth least: whoever was first or in a round longest ago, if
+that is *explored* takes the place of the kept one that is worth least: the one first or in a round longest ago, if
 that is `oldest` rounds, or else, with probability `explore` in each round, one drawn from the others. Once its model is
 in a round it is kept. The other comes back only if it is still in the rounds and worth more, or if the explored one
 has not delivered within `PATIENCE` rounds. So every neighbour is first or in a round once in `oldest + n * PATIENCE`
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Final
 
-from node.selection.base import Candidate, SelectionPolicy
+from node.selection.base import MeasuredNeighbour, SelectionPolicy
 
 WARM_UP: Final = 3
 """Rounds before the first choice: the first update of each neighbour comes in the second. Chosen."""
@@ -37,8 +37,8 @@ LEAST_PLACES: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What is known of a neighbour's chain and link now: see `Candidate`."""
+class FetchCost:
+    """What fetching from a neighbour takes now: see `MeasuredNeighbour`."""
 
     lag: int
     seconds: float | None
@@ -92,7 +92,7 @@ class Chooser:
             share = min(MOST_USEFUL, distance / middle) if middle > 0 else 1.0
             self._useful.setdefault(peer, deque(maxlen=WINDOW)).append(share)
 
-    def choose(self, here: Mapping[str, Measured], heard: Collection[str]) -> Choice | None:
+    def choose(self, here: Mapping[str, FetchCost], heard: Collection[str]) -> Choice | None:
         """Return who is first in a round; None: everybody. `here`: the neighbours. `heard`: those whose models are
         recent enough to be in the round."""
         self._note(here, heard)
@@ -110,7 +110,7 @@ class Chooser:
         self._turn_at.update(dict.fromkeys(kept, self._round))
         return Choice(first=kept if self._trial is None else kept | {self._trial.explored}, awaited=kept)
 
-    def _note(self, here: Mapping[str, Measured], heard: Collection[str]) -> None:
+    def _note(self, here: Mapping[str, FetchCost], heard: Collection[str]) -> None:
         self._round += 1
         at = self._round
         self._heard_at = {peer: at if peer in heard else self._heard_at.get(peer, at) for peer in here}
@@ -120,9 +120,9 @@ class Chooser:
         self._silent = {peer for peer, since in here_still.items() if at - max(since, self._heard_at[peer]) >= PATIENCE}
         self._kept = {peer: since for peer, since in here_still.items() if peer not in self._silent}
 
-    def _candidate(self, peer: str, it: Measured) -> Candidate:
+    def _candidate(self, peer: str, it: FetchCost) -> MeasuredNeighbour:
         useful = self._useful.get(peer)
-        return Candidate(
+        return MeasuredNeighbour(
             peer=peer,
             usefulness=mean(useful) if useful else None,
             lag=it.lag,
@@ -130,10 +130,10 @@ class Chooser:
             unheard=self._round - max(self._heard_at[peer], self._turn_at[peer]),
         )
 
-    def _worth(self, candidates: Mapping[str, Candidate], peers: Iterable[str]) -> dict[str, float]:
+    def _worth(self, candidates: Mapping[str, MeasuredNeighbour], peers: Iterable[str]) -> dict[str, float]:
         return {peer: self.policy.worth(candidates[peer], self._rng) for peer in sorted(peers)}
 
-    def _end_trial(self, trial: _Trial, candidates: Mapping[str, Candidate], heard: Collection[str]) -> None:
+    def _end_trial(self, trial: _Trial, candidates: Mapping[str, MeasuredNeighbour], heard: Collection[str]) -> None:
         one, other = trial.explored, trial.instead_of
         if one not in candidates or self._round - trial.since >= PATIENCE:
             back = other if other in candidates else None
@@ -148,7 +148,7 @@ class Chooser:
             self._kept[back] = self._round
         self._trial = None
 
-    def _fill(self, candidates: Mapping[str, Candidate]) -> None:
+    def _fill(self, candidates: Mapping[str, MeasuredNeighbour]) -> None:
         """Give free places to those that are worth most."""
         free = self._places - len(self._kept) - (self._trial is not None)
         besides = {*self._kept, *(() if self._trial is None else (self._trial.explored,))}
@@ -156,7 +156,7 @@ class Chooser:
         ordered = sorted(worth, key=lambda peer: (peer in self._silent, -worth[peer], peer))
         self._kept.update(dict.fromkeys(ordered[: max(0, free)], self._round))
 
-    def _begin_trial(self, candidates: Mapping[str, Candidate]) -> None:
+    def _begin_trial(self, candidates: Mapping[str, MeasuredNeighbour]) -> None:
         explored = self._next([it for peer, it in candidates.items() if peer not in self._kept])
         if explored is not None:
             worth = self._worth(candidates, self._kept)
@@ -164,7 +164,7 @@ class Chooser:
             del self._kept[least]
             self._trial = _Trial(explored=explored, instead_of=least, since=self._round)
 
-    def _next(self, others: list[Candidate]) -> str | None:
+    def _next(self, others: list[MeasuredNeighbour]) -> str | None:
         oldest = max(others, key=lambda it: (it.unheard, it.peer))
         if oldest.unheard >= self._oldest:
             return oldest.peer

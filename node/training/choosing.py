@@ -9,7 +9,7 @@ import torch
 from gossip.core.api import LinkSpeed, NeighbourStatus
 from gossip.core.ids import PeerId
 from node.config.schema import Config
-from node.selection.chooser import Chooser, Measured
+from node.selection.chooser import Chooser, FetchCost
 from p2ptrain.protocols import implements
 from p2ptrain.sync.base import HasAnchor, InPlace, SyncStrategy
 
@@ -61,7 +61,7 @@ def choose_next(chooser: Chooser, service: PullsInOrder, live: Collection[str], 
     `payload_bytes`: of an update."""
     speeds = service.link_speeds()
     here = {
-        str(peer): Measured(lag=it.staleness, seconds=_seconds(speeds.get(peer), payload_bytes))
+        str(peer): FetchCost(lag=it.staleness, seconds=_seconds(speeds.get(peer), payload_bytes))
         for peer, it in service.neighbours().items()
     }
     choice = chooser.choose(here, live)

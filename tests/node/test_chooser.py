@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.selection import SELECTION
-from node.selection.base import Candidate
-from node.selection.chooser import PATIENCE, WARM_UP, Choice, Chooser, Measured
+from node.selection.base import MeasuredNeighbour
+from node.selection.chooser import PATIENCE, WARM_UP, Choice, Chooser, FetchCost
 from node.selection.policies.useful import Useful
 
 PEERS = [f"n{number}" for number in range(8)]
-MEASURED = Measured(lag=0, seconds=1.0)
+MEASURED = FetchCost(lag=0, seconds=1.0)
 HERE = dict.fromkeys(PEERS, MEASURED)
 OLDEST = 20
 
@@ -31,7 +31,7 @@ class Biased:
     def __init__(self, worthless: frozenset[str]) -> None:
         self.worthless = worthless
 
-    def worth(self, candidate: Candidate, rng: random.Random) -> float:
+    def worth(self, candidate: MeasuredNeighbour, rng: random.Random) -> float:
         return 0.0 if candidate.peer in self.worthless else 1.0
 
 
@@ -68,7 +68,7 @@ def test_there_are_never_fewer_than_the_aggregator_needs_beside_the_one_that_is_
     it = chooser(policy, most=2, least=least, explore=0.5, seed=seed)
     first = frozenset(PEERS)
     for round_ in range(1, 100):
-        here = {peer: Measured(lag=rng.randrange(9), seconds=rng.random()) for peer in PEERS if rng.random() < 0.9}
+        here = {peer: FetchCost(lag=rng.randrange(9), seconds=rng.random()) for peer in PEERS if rng.random() < 0.9}
         heard = {peer for peer in first if rng.random() < 0.7}
         it.measured({peer: rng.random() for peer in heard})
         choice = it.choose(here, heard)
@@ -94,7 +94,7 @@ def test_the_same_seed_makes_the_same_choices() -> None:
 
 
 def _chosen(
-    it: Chooser, distances: Mapping[str, float], here: Mapping[str, Measured] = HERE, rounds: int = WARM_UP + 1
+    it: Chooser, distances: Mapping[str, float], here: Mapping[str, FetchCost] = HERE, rounds: int = WARM_UP + 1
 ) -> Choice:
     """The choice after some rounds in which all deliver."""
     for _ in range(rounds):
@@ -112,7 +112,7 @@ def test_whose_model_tells_most_is_kept_and_whose_tells_nothing_is_not() -> None
 
 def test_a_liar_as_far_away_as_it_likes_counts_twice_the_median() -> None:
     distances = dict.fromkeys(PEERS, 1.0) | {"n3": 1e30}
-    slow = HERE | {"n3": Measured(lag=0, seconds=5.0)}
+    slow = HERE | {"n3": FetchCost(lag=0, seconds=5.0)}
     assert "n3" not in _chosen(chooser(explore=0.0), distances, slow).first, "2 / sqrt(5) is less than 1"
     assert "n3" in _chosen(chooser(explore=0.0), distances).first
 
@@ -149,7 +149,7 @@ def test_who_delivers_nothing_is_replaced_kept_or_explored() -> None:
 
 def test_time_to_fetch_counts_less_than_usefulness_and_can_be_left_out() -> None:
     rng = random.Random(1)
-    far = Candidate(peer="far", usefulness=1.5, lag=3, seconds=1.0, unheard=0)
-    near = Candidate(peer="near", usefulness=1.0, lag=0, seconds=1.0, unheard=0)
+    far = MeasuredNeighbour(peer="far", usefulness=1.5, lag=3, seconds=1.0, unheard=0)
+    near = MeasuredNeighbour(peer="near", usefulness=1.0, lag=0, seconds=1.0, unheard=0)
     assert Useful().worth(near, rng) > Useful().worth(far, rng)
     assert Useful(link=0.0).worth(far, rng) > Useful(link=0.0).worth(near, rng)

@@ -3,7 +3,7 @@
 import random
 from typing import ClassVar
 
-from node.selection.base import Candidate
+from node.selection.base import MeasuredNeighbour
 
 UNMEASURED_S = 1.0
 """Seconds of an update where none was fetched yet, as for the first exchange (gossip/updates/round_closer_task.py)."""
@@ -17,12 +17,12 @@ class Nearest:
 
     measures: ClassVar[bool] = False
 
-    def worth(self, candidate: Candidate, rng: random.Random) -> float:
+    def worth(self, candidate: MeasuredNeighbour, rng: random.Random) -> float:
         """Return the inverse of the seconds until its newest model is here."""
         return (1 + TIE * rng.random()) / seconds_to_fetch(candidate)
 
 
-def seconds_to_fetch(candidate: Candidate) -> float:
+def seconds_to_fetch(candidate: MeasuredNeighbour) -> float:
     """Return how long it takes until the neighbour's newest model is here, and its next update; above 0."""
     each = UNMEASURED_S if candidate.seconds is None else max(candidate.seconds, 1e-6)
     return (1 + candidate.lag) * each

@@ -3,7 +3,7 @@
 import random
 from typing import ClassVar
 
-from node.selection.base import Candidate
+from node.selection.base import MeasuredNeighbour
 
 
 class RandomDraw:
@@ -11,6 +11,6 @@ class RandomDraw:
 
     measures: ClassVar[bool] = False
 
-    def worth(self, candidate: Candidate, rng: random.Random) -> float:
+    def worth(self, candidate: MeasuredNeighbour, rng: random.Random) -> float:
         """Return a number drawn from [0, 1)."""
         return rng.random()

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from node.selection.base import Candidate
+from node.selection.base import MeasuredNeighbour
 from node.selection.policies.nearest import TIE, seconds_to_fetch
 
 
@@ -22,7 +22,7 @@ class Useful:
         if not 0 <= self.link <= 4:
             raise ValueError(f"link must lie in 0..4, not {self.link:g}")
 
-    def worth(self, candidate: Candidate, rng: random.Random) -> float:
+    def worth(self, candidate: MeasuredNeighbour, rng: random.Random) -> float:
         """Return usefulness over the time to fetch to the power of `link`. Who was not measured counts as the
         median."""
         useful = 1.0 if candidate.usefulness is None else candidate.usefulness
