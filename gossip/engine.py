@@ -109,8 +109,8 @@ class NoConnections:
 
 class Engine:
     """All that one node knows of its swarm. Parts that tasks are given: `mesh`, `bridges`, `regional_models`,
-    `residency`, `peerstore`, `dht`, `publisher`, `pulls`, `traffic`, `exchange_times`, `peer_scores`. All other public fields
-    are only read from outside."""
+    `residency`, `peerstore`, `dht`, `publisher`, `pulls`, `traffic`, `exchange_times`, `peer_scores`. All other public
+    fields are only read from outside."""
 
     def __init__(
         self,

@@ -46,6 +46,11 @@ def _check_settings(config: Config) -> None:
     for wrong, what, hint in (
         (node.role != "trainer", f"node.role={node.role}", "an observer is one process"),
         (node.lane != "thread", f"node.lane={node.lane}", "leave it at thread"),
+        (
+            (policy := config.selection.find()) is not None and policy.measures,
+            f"selection.policy={config.selection.policy}: its ranks hold parts of models, of which none is measured",
+            "take nearest or random",
+        ),
         (bool(config.participation.names), "pauses: all its ranks would have to pause", "leave out [participation]"),
         (config.visits.on, "visitors: its ranks hold the model in parts", "leave out [visits]"),
         (train.drift != "none", f"train.drift={train.drift}", "leave it at none"),

@@ -12,6 +12,7 @@ from node.config.schema import Config
 from node.selection.chooser import Chooser, FetchCost
 from p2ptrain.protocols import implements
 from p2ptrain.sync.base import HasAnchor, InPlace, SyncStrategy
+from p2ptrain.sync.mixing import parts
 
 
 class PullsInOrder(Protocol):
@@ -52,8 +53,14 @@ def distances(strategy: SyncStrategy, peers: Iterable[str]) -> dict[str, float]:
     for peer in sorted(peers):
         model_d = strategy.estimate_model(peer) if implements(strategy, InPlace) else None
         if model_d is not None:
-            found[peer] = float(torch.linalg.vector_norm(model_d - anchor_d))
+            found[peer] = _distance(model_d, anchor_d)
     return found
+
+
+def _distance(one_d: torch.Tensor, other_d: torch.Tensor) -> float:
+    """Return ||one - other||, a chunk at a time."""
+    squares = (float(torch.linalg.vector_norm(one_d[at] - other_d[at])) ** 2 for at in parts(one_d.numel()))
+    return float(sum(squares) ** 0.5)
 
 
 def choose_next(chooser: Chooser, service: PullsInOrder, live: Collection[str], payload_bytes: int) -> None:
