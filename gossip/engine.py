@@ -11,7 +11,7 @@ its signature. Nothing outside this file reaches through the engine to a part (d
 """
 
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Final, Protocol
 
@@ -58,6 +58,7 @@ from gossip.updates.neighbour import Neighbour, Work
 from gossip.updates.peer_score import PeerScores
 from gossip.updates.probation import Probation
 from gossip.updates.publisher import Payload, Publisher
+from gossip.updates.pull_priority import PullPriority
 from gossip.updates.roles import Roles
 from gossip.updates.rounds import ARRIVAL_S, LEAD_ROUNDS, Standing, standing, swarm_round
 from gossip.updates.seen import Seen
@@ -110,8 +111,8 @@ class NoConnections:
 
 class Engine:
     """All that one node knows of its swarm. Parts that tasks are given: `mesh`, `bridges`, `regional_models`,
-    `residency`, `peerstore`, `dht`, `publisher`, `traffic`, `exchange_times`, `peer_scores`. All other public fields
-    are only read from outside."""
+    `residency`, `peerstore`, `dht`, `publisher`, `pulls`, `traffic`, `exchange_times`, `peer_scores`. All other public
+    fields are only read from outside."""
 
     def __init__(
         self,
@@ -159,6 +160,7 @@ class Engine:
         )
         self.neighbours: Mapping[PeerId, Neighbour] = self.mesh.table
         self._pauses = AnnouncedPauses(self.neighbours)
+        self.pulls = PullPriority(lambda: self.neighbours, self._actions)
         self._probation = Probation(rounds=config.probation_rounds, seats=liars)
         self._begun_at = float("-inf")
         """When our newest chain began (seconds, monotonic)."""
@@ -854,8 +856,19 @@ class Engine:
         )
 
     def paused(self, round: int, now: float) -> frozenset[PeerId]:
-        """Return the neighbours that have said that they are paused, and have not announced this round."""
-        return self._pauses.excused(round, now)
+        """Return the neighbours that are not waited for: those that have said that they are paused, and have not
+        announced this round, and those that we have chosen not to wait for."""
+        paused = self._pauses.excused(round, now)
+        return paused | self.pulls.unawaited(paused)
+
+    def fetch_first(self, first: Set[PeerId] | None, *, awaited: Set[PeerId], least: int) -> None:
+        """Set from whom is fetched first, and for whom of them rounds wait (updates/pull_priority.py)."""
+        self.pulls.choose(first, awaited=awaited, least=least)
+
+    @property
+    def unawaited(self) -> frozenset[PeerId]:
+        """The neighbours that we have chosen not to wait for."""
+        return self.pulls.unawaited()
 
     def degrees_of(self, peers: Iterable[PeerId]) -> dict[PeerId, int]:
         """Return how many neighbours each of these neighbours has, as its newest hello says."""

@@ -8,7 +8,7 @@ answers each with `accepted` or `rejected`, publishes its own, and closes rounds
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, KeysView, Sequence
+from collections.abc import Callable, Collection, Iterable, KeysView, Sequence, Set
 from functools import partial
 from typing import Final, assert_never
 
@@ -183,7 +183,9 @@ class GossipService(Handlers):
         self._peerstore = PeerStoreKeeper(self._context, engine.peerstore)
         self._announcer = Announcer(self._context, engine.publisher)
         self.round_closer = RoundCloser(self._context, engine.exchange_times)
-        self._followers = Followers(self._context, engine.traffic, self._updates_in, self._server.blob_cache)
+        self._followers = Followers(
+            self._context, engine.traffic, self._updates_in, self._server.blob_cache, engine.pulls
+        )
         self._layers = LayerWait(self._context, engine.layers, self._followers)
         self._nursery: trio.Nursery | None = None
         self.newest_members: frozenset[PeerId] = frozenset()
@@ -390,6 +392,13 @@ class GossipService(Handlers):
         view = await self.round_closer.close(round, at_most_s)
         self.newest_members = frozenset(view.staleness)
         return view
+
+    def fetch_first(self, first: Set[PeerId] | None, *, awaited: Set[PeerId] = frozenset(), least: int = 0) -> None:
+        """Set from whom updates are fetched first, from now on; None: from everybody alike, as at first. The others'
+        are fetched in spare time. Rounds wait for the `awaited` alone. With fewer than `least` of these here everybody
+        counts alike."""
+        self._engine.fetch_first(first, awaited=awaited, least=least)
+        self._perform()
 
     def arrivals(self, round: int) -> Arrivals:
         """Return how many of the neighbours' updates of a round have arrived so far."""

@@ -18,6 +18,7 @@ from node.config.schema import Config
 from node.exporters import EXPORTERS
 from node.metrics.declared import METRICS, Metric, NoPanel
 from node.participation import PARTICIPATION
+from node.selection import SELECTION
 from node.system import errors
 from p2ptrain import aggregate, compress
 from p2ptrain.aggregate import AGGREGATORS, PRE_AGGREGATORS, Weighted
@@ -163,6 +164,7 @@ def members() -> str:
         "task (`task.name`)": TASKS,
         "attack (`attack.name`)": ATTACKS,
         "participation (`participation.policy`)": PARTICIPATION,
+        "selection (`selection.policy`)": SELECTION,
         "exporter (`monitoring.exporters`)": EXPORTERS,
     }
     rows = [

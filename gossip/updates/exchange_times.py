@@ -13,7 +13,7 @@ liars, whether they deliver late or announce and deliver nothing, nor by a few s
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Container
+from collections.abc import Collection, Container
 from statistics import median
 from typing import Final, Literal
 
@@ -80,9 +80,12 @@ class ExchangeTimes:
         """Return whether an update of `peer` has been applied since then."""
         return self._applied_at.get(peer, -math.inf) >= since
 
-    def seconds(self, *, quorum: float, liars: int, delivered: bool = False) -> float | None:
+    def seconds(
+        self, *, quorum: float, liars: int, delivered: bool = False, besides: Collection[PeerId] = ()
+    ) -> float | None:
         """Return the seconds of an exchange with a quorum (a share) of the neighbours; None before anything was
-        measured. `delivered`: use only what has arrived, not what is overdue."""
+        measured. `delivered`: use only what has arrived, not what is overdue. `besides`: neighbours that do not
+        count."""
         self._forget_departed()
         slowest: dict[PeerId, float] = {}
         for (peer, _), took in self._seconds.items():
@@ -91,7 +94,7 @@ class ExchangeTimes:
             if len(open_) > 1 and not delivered:
                 first, *_, last = open_.values()
                 slowest[peer] = max(slowest.get(peer, 0.0), last - first)
-        ordered = sorted(slowest.values())
+        ordered = sorted(took for peer, took in slowest.items() if peer not in besides)
         place = min(math.ceil(quorum * len(ordered) - 1e-9), len(ordered) - liars)
         return ordered[max(place, 1) - 1] if ordered else None
 

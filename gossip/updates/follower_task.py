@@ -4,6 +4,8 @@ One update of each neighbour is in flight at a time, so memory is bounded by the
 itself. Whatever goes wrong here costs this neighbour a pause or points; the service goes on.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,6 +27,7 @@ from gossip.updates.fetcher_task import Fetcher
 from gossip.updates.hello_task import say_hello
 from gossip.updates.layer_plan import FetchLayer, LayerPlan
 from gossip.updates.neighbour import FetchPayload, Neighbour, Work
+from gossip.updates.pull_priority import PullPriority
 from gossip.updates.traffic import Traffic
 
 UPDATES_BURST: Final = 32
@@ -53,6 +56,7 @@ class Follower:
         updates: trio.MemorySendChannel[Update],
         fetcher: Fetcher,
         layers: LayerPlan,
+        pulls: PullPriority,
     ) -> None:
         self.scope = trio.CancelScope()
         self._woken = Notifier()
@@ -66,6 +70,7 @@ class Follower:
         self._layers = layers
         self._layer: tuple[FetchLayer, trio.CancelScope] | None = None
         """The refinement that is being pulled."""
+        self._pulls = pulls
         self._checker = StateDigestVerifier(peer, neighbour, context)
         self._quota = KeyedTokenBucket(burst=UPDATES_BURST, per_s=UPDATES_PER_S)
 
@@ -141,6 +146,8 @@ class Follower:
             layer = None if work is not None else self._layers.next_layer(self._peer, trio.current_time())
             if work is None and layer is None:
                 await self._wait(self._neighbour.retry_at)
+            elif work is not None and not self._pulls.admits(self._peer, work):
+                await self._wait(0.0)  # until another's pull has ended, or others are first
             elif (pause := self._engine.hold_back(self._peer, trio.current_time())) > 0:
                 self._context.perform()
                 await self._wait(trio.current_time() + pause)  # then check anew: a snapshot may serve better
@@ -179,7 +186,8 @@ class Follower:
     async def _attempt(self, work: Work) -> None:
         now = trio.current_time
         try:
-            fetched = await self._fetcher.fetch(work)
+            with self._pulling(work):
+                fetched = await self._fetcher.fetch(work)
         except Refused as refusal:
             self._refused(work, refusal)
         except RemoteError as error:
@@ -193,6 +201,15 @@ class Follower:
         else:
             if fetched is not None:
                 await self._deliver(*fetched)
+
+    @contextmanager
+    def _pulling(self, work: Work) -> Iterator[None]:
+        self._pulls.begin(self._peer, work)
+        try:
+            yield
+        finally:
+            if self._pulls.end(self._peer):
+                self._context.perform()
 
     def _refused(self, work: Work, refusal: Refused) -> None:
         """Note a refusal: what the neighbour does not hold any more is replaced by a snapshot. It is no offence."""
@@ -282,8 +299,10 @@ class Followers:
         traffic: Traffic,
         updates: trio.MemorySendChannel[Update],
         blob_cache: BlobCache,
+        pulls: PullPriority,
     ) -> None:
         self._context = context
+        self._pulls = pulls
         self._traffic = traffic
         self._updates = updates
         self._blob_cache = blob_cache
@@ -298,7 +317,9 @@ class Followers:
         neighbour = self._context.engine.neighbour(peer)
         if neighbour is not None:
             fetcher = Fetcher(peer, self._context, self._traffic, self._blob_cache, self._attestation)
-            follower = Follower(peer, neighbour, self._context, self._updates, fetcher, self._traffic.layers)
+            follower = Follower(
+                peer, neighbour, self._context, self._updates, fetcher, self._traffic.layers, self._pulls
+            )
             self._all[peer] = follower
             nursery.start_soon(follower.run)
 

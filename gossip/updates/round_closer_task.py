@@ -51,7 +51,8 @@ class RoundCloser:
 
     def exchange_seconds(self) -> float | None:
         """Return how long an exchange with a quorum of the neighbours takes (seconds); None before one was measured."""
-        return self._exchanges.seconds(quorum=self._quorum, liars=self._context.liars)
+        besides = self._context.engine.unawaited
+        return self._exchanges.seconds(quorum=self._quorum, liars=self._context.liars, besides=besides)
 
     def patience(self, round: int) -> float:
         """Return for how many seconds a round is at least kept open: the time of some exchanges while updates are to be

@@ -83,8 +83,8 @@ def standing(
 ) -> Standing:
     """Return who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet; -1: base of
     a run). `swarm`: the swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than
-    ARRIVAL_S ago. `paused`: neighbours that have said so, and have not announced this round. A fresh one is not paused:
-    it is here."""
+    ARRIVAL_S ago. `paused`: neighbours that have said so, and have not announced this round, and those that are not
+    waited for by choice (pull_priority.py). A fresh one is not paused: it is here."""
     oldest, newest = round - max_staleness, max(round, swarm or 0) + LEAD_ROUNDS
     live = {peer: max(0, round - at) for peer, at in applied.items() if at is not None and oldest <= at <= newest}
     arriving = {peer for peer, at in applied.items() if at is None} if beginning else set()

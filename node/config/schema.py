@@ -11,6 +11,7 @@
     [participation]  when this machine trains
     [visits]   whether visitors train with it
     [budget]   how much of this machine it may take
+    [selection]  whose updates this node fetches first
 
 `load` merges files in their order, then `--set section.key=value`, and turns every mistake into a UsageError of one
 line. It imports the learning package (and with it torch): commands import this module when they run, not before.
@@ -32,16 +33,18 @@ from node.config.budget_section import BudgetConfig
 from node.config.config_members import check_members
 from node.config.participation_section import ParticipationConfig, gathered
 from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, check_addresses, merged, role_in
+from node.config.selection_section import SelectionConfig
 from node.config.toml_source import Raw, inline_table, parse_set
 from node.config.visits_section import VisitsConfig
 from node.system.errors import UsageError
-from p2ptrain import attacks, drift
+from p2ptrain import aggregate, attacks, drift
 from p2ptrain.attacks import Attack
 from p2ptrain.drift.base import SumsCorrections
 from p2ptrain.drift.none import NoCorrection
 from p2ptrain.outer import Average
 from p2ptrain.step_normalization.unnormalized import Unnormalized
 from p2ptrain.sync import SYNC_STRATEGIES, SyncConfig
+from p2ptrain.sync.strategy_spec import GOSSIP
 from p2ptrain.sync.sync_config import OWN_KEYS, all_options, takers_of
 from p2ptrain.training import TrainConfig
 from p2ptrain.training.site.site_config import SiteConfig
@@ -98,6 +101,7 @@ class Config(BaseModel):
     participation: ParticipationConfig = ParticipationConfig()
     visits: VisitsConfig = VisitsConfig()
     budget: BudgetConfig = BudgetConfig()
+    selection: SelectionConfig = SelectionConfig()
 
     def to_toml(self) -> str:
         """Write every setting, defaults included, as a file that `load` reads back to the same configuration."""
@@ -132,6 +136,7 @@ def from_raw(raw: Raw) -> Config:
     _check_drift(config)
     _check_normalization(config)
     config.participation.check()
+    _check_selection(config)
     config.attack.find()
     return config
 
@@ -159,6 +164,27 @@ def _check_pace(config: Config) -> None:
     if config.node.pace == "auto" and schedule != TrainConfig.inner_steps_schedule:
         message = f"node.pace=auto and train.inner_steps_schedule={schedule} both choose how many steps a round has"
         raise UsageError(message, "leave out one of them; node.pace=dylu goes with every schedule")
+
+
+def _check_selection(config: Config) -> None:
+    """UsageError for a selection where it cannot be: of strategies that need every neighbour, or with too few."""
+    selection, sync = config.selection, config.sync
+    if selection.find() is None:
+        return
+    if sync.spec().averager != GOSSIP or sync.spec().draws_partners:
+        message = (
+            f"selection.policy={selection.policy}: with the strategy {sync.strategy} members agree on whom to meet"
+        )
+        raise UsageError(message, "leave out one of them")
+    if sync.layers:
+        message = f"selection.policy={selection.policy}: refinements (sync.layers) follow each link by themselves"
+        raise UsageError(message, "leave out one of them")
+    needed = aggregate.get(sync.aggregator, f=sync.f, **sync.rule_options()).minimum()
+    if selection.most < needed:
+        message = (
+            f"selection.most={selection.most} is too few: {sync.aggregator} with sync.f={sync.f} needs {needed - 1}"
+        )
+        raise UsageError(f"{message}, and one more is explored", f"set selection.most={needed} or more")
 
 
 def _check_normalization(config: Config) -> None:

@@ -52,6 +52,7 @@ from node.system.process_use import ProcessUse
 from node.training.averagers.averager_registry import AVERAGERS
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.checkpoint_meta import Totals
+from node.training.choosing import chooser_for
 from node.training.epochs import EpochCounter
 from node.training.estimates import MAX_DEPARTED, HeldEstimates
 from node.training.executors import Executor
@@ -357,6 +358,7 @@ def make_node(
         use=use,
         pauses=pauses,
         snapshots=snapshots,
+        chooser=chooser_for(config, rule.minimum(), around.rng),
         visitors=visitors_for(config, run.run_id, trainer, state, private=around.private is not None),
     )
     return node, _started(node, around.user)

@@ -49,6 +49,11 @@ def _check_settings(config: Config) -> None:
         (config.budget.is_set, "budget: its ranks are processes of their own", "leave out [budget]"),
         (node.optimizer_on != "memory", f"node.optimizer_on={node.optimizer_on}", "leave it at memory"),
         (node.micro_batch > 0, f"node.micro_batch={node.micro_batch}", "set site.pipeline or train.batch_size"),
+        (
+            (policy := config.selection.find()) is not None and policy.measures,
+            f"selection.policy={config.selection.policy}: its ranks hold parts of models, of which none is measured",
+            "take nearest or random",
+        ),
         (bool(config.participation.names), "pauses: all its ranks would have to pause", "leave out [participation]"),
         (config.visits.on, "visitors: its ranks hold the model in parts", "leave out [visits]"),
         (train.drift != "none", f"train.drift={train.drift}", "leave it at none"),

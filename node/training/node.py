@@ -12,6 +12,7 @@ from gossip.service import GossipService
 from node.config.schema import Config
 from node.events.journal import Journal
 from node.metrics.energy import Meter
+from node.selection.chooser import Chooser
 from node.system.process_use import ProcessUse
 from node.training.averagers.base import Averager
 from node.training.checkpoint import CheckpointStore
@@ -85,6 +86,8 @@ class Node:
     """CPU time and memory of its processes."""
     pauses: "Pauses | None" = None
     """When it trains; None: always."""
+    chooser: Chooser | None = None
+    """Chooses whose updates are fetched first; None: everybody's alike."""
     visitors: Visitors | None = None
     """Devices that are no members, and what they left; None: there are none."""
     snapshots: SnapshotCutter

@@ -38,6 +38,7 @@ def method(*, period: Annotated[int, "One round in so many averages exactly, wit
         aggregator="mean",
         f=0,
         check=check_alternation,
+        draws_partners=True,
     )
 
 

@@ -67,6 +67,8 @@ class StrategySpec:
     ends_at_anchor: bool = False
     """Whether a closed round takes the model to the anchor, so that what it then moves are own steps. What `models`
     makes then is a `HasAnchor`, whose rounds have a `snapshot_d`: a step normalization wants both."""
+    draws_partners: bool = False
+    """Whether two members that average work out alike that they do, so that none may pass over the other."""
     local_rate: float = 1.0
     """Factor on the learning rate of a trainer's own steps."""
     takes_layers: bool = False

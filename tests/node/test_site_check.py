@@ -57,6 +57,7 @@ def test_a_site_that_is_to_start_again_wants_a_folder() -> None:
         ("node.role=observer", "a site has no node.role=observer"),
         ("train.compile=true", "a site has no train.compile=true"),
         ("train.step_normalization=fednova", "which works on whole vectors"),
+        ("selection.policy=useful", "none is measured; take nearest or random"),
         ("sync.strategy=mime", "which wants the state of the inner optimizer"),
         ("site.tensor=3", r"2 ranks cannot be shared out by site\.tensor=3"),
         ("site.pipeline=3", r"2 ranks cannot be shared out by site\.pipeline=3"),

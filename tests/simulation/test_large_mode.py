@@ -245,6 +245,7 @@ def test_bytes_are_payloads_and_announcements(tmp_path):
         (("train.optimizer=muon",), "adamw and sgd"),
         (("node.pace=dylu",), "node.pace"),
         (("node.overlap=false",), "overlaps"),
+        (("nodes.home.settings={selection={policy='useful'}}",), "selection.policy"),
         (("links.dsl.nat=symmetric",), "nat"),
         (('sync.layers=["int8"]',), "sync.layers"),
         (("crypto=each",), "crypto"),

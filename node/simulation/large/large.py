@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 from node.config.schema import Config
+from node.config.selection_section import ALL
 from node.simulation.derived import rng_of
 from node.simulation.large.large_logs import LargeLogs
 from node.simulation.large.large_node import LargeNode
@@ -103,6 +104,8 @@ def check_large(loaded: LoadedScenario) -> None:
             raise UsageError(f"{where}: the large mode has node.pace = 'fixed' alone", "use mode = 'faithful'")
         if config.train.step_normalization != Unnormalized.name:
             raise UsageError(f"{where}: the large mode lengthens no rounds", "use mode = 'faithful'")
+        if config.selection.policy != ALL:
+            raise UsageError(f"{where}: the large mode has selection.policy = 'all' alone", "use mode = 'faithful'")
         if not config.node.overlap:
             raise UsageError(f"{where}: the large mode always overlaps", "use mode = 'faithful'")
     for number, event in enumerate(scenario.events):

@@ -3,7 +3,9 @@
 from typing import Final
 
 from gossip.core.api import Fetch, RoundView
+from node.selection.chooser import Chooser
 from node.training.bandwidth import give_budget, hidden_seconds
+from node.training.choosing import choose_next, distances
 from node.training.divergence import diverged, why_refused
 from node.training.executors import SideWork
 from node.training.inner_loop import Phase
@@ -32,6 +34,8 @@ class GossipAverager:
         """Publish, wait for a quorum or the deadline, and aggregate over the members of the round."""
         with node.closing_times.measure("publish"):
             await self._publish(node, phase)
+        if node.chooser is not None:
+            await self._choose(node, node.chooser)
         with node.closing_times.measure("collect"):
             if self._layers(node):
                 node.service.begin_layers(hidden_seconds(node, phase.step_seconds))
@@ -48,6 +52,14 @@ class GossipAverager:
         """The strategy, where the run's updates have refinements."""
         strategy = self._strategy
         return strategy if node.config.sync.layers and implements(strategy, Layered) else None
+
+    async def _choose(self, node: Node, chooser: Chooser) -> None:
+        """Choose whose updates of this round are fetched first, by the models that are here before it closes."""
+        live = [str(peer) for peer in node.service.staleness(node.state.round)]
+        if chooser.policy.measures:
+            async with node.strategy_lock:
+                chooser.measured(await node.compute(lambda: distances(self._strategy, live)))
+        choose_next(chooser, node.service, live, node.counts.newest_bytes)
 
     async def _publish(self, node: Node, phase: Phase) -> None:
         """Compress this round's parameters against the tracked estimate, and publish the result."""

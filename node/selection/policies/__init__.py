@@ -1,0 +1,1 @@
+"""The built-in selection policies, one file each."""
