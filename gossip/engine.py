@@ -358,10 +358,11 @@ class Engine:
         return self.bridges.is_ours(peer) and not self.residency.admits(peer)
 
     def _records_for(self, peer: PeerId) -> tuple[bytes, ...]:
-        """Return the records in a hello: a neighbour gets each once, since it stays. In a run with regions everybody
-        does, few at a time, and none that it has sent us."""
+        """Return the records in a hello: a neighbour gets each once, since it stays. In a run with regions every member
+        does, few at a time, and none that it has sent us. Who has given no record may only ask, and hear nothing that
+        we say by ourselves."""
         neighbour, rings = self.neighbours.get(peer), self.mesh.rings
-        if not self.bridges.own:
+        if not self.bridges.own or self.peerstore.region_of(peer) is None:
             if neighbour is None:
                 return self.peerstore.sample(self._rng, without=peer, rings=rings)
             records = self.peerstore.sample(self._rng, without=peer, rings=rings, told=neighbour.told)

@@ -29,6 +29,7 @@ async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
         round_closed=lambda: None,
         seated=dict,
         paused=lambda round, now: frozenset(),
+        unawaited=frozenset(),
         neighbours=standing.staleness,
         degrees_of=lambda peers: dict.fromkeys(peers, 2),
     )
