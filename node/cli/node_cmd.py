@@ -232,19 +232,21 @@ def _run(
 
     console = LastingConsole()
     settle = None if member is None else partial(member.settle, passphrase)
-    keep = partial(folders.keep_settings, folder, settings.to_toml())
+    kept = folders.KeptSettings(folder, settings.to_toml())
     with opened(folder, settle, (passphrase, *secrets_of(member))) as log:
         if not (folder / folders.CHECKPOINTS).is_dir():
-            keep()  # at once: a crash may come before a first checkpoint does
+            kept.keep()  # at once: a crash may come before a first checkpoint does
         library_logs.configure(folder / folders.LOG, log.redact, debug="--debug" in sys.argv)
         log.add_sink(JsonSink(sys.stdout) if as_json else LineSink(console))
         try:
-            code = run(node_dir=folder, emit=log, fits=keep)
+            code = run(node_dir=folder, emit=log, fits=kept.fit)
         except BaseException as error:
             if not is_interrupt(error):
                 known = translate(error)
                 structlog.get_logger(library_logs.OURS).error("the node failed", exc_info=error)
                 log(Failed(error=known.message, hint=known.hint))
+                if isinstance(known, UsageError):
+                    kept.refused()
             raise
     if code == EXIT_INTERRUPTED and not as_json:
         console.print(f"\nTo go on: {node_command(folder)}", soft_wrap=True, highlight=False)

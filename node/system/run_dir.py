@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from gossip.core import atomic_file
@@ -55,6 +56,34 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 def keep_settings(node_dir: Path, toml: str) -> None:
     """Write the settings of this start, for the next one and for who looks. Raises OSError."""
     write_atomic(node_dir / CONFIG, toml.encode())
+
+
+class KeptSettings:
+    """The settings of a start, which the folder keeps for the next one."""
+
+    def __init__(self, node_dir: Path, toml: str) -> None:
+        self._file = node_dir / CONFIG
+        self._keep = partial(keep_settings, node_dir, toml)
+        self._before = self._file.read_bytes() if self._file.is_file() else None
+        self._fit = False
+
+    def keep(self) -> None:
+        """Write them. Raises OSError."""
+        self._keep()
+
+    def fit(self) -> None:
+        """Write them, and note that the node runs with them. Raises OSError."""
+        self._fit = True
+        self.keep()
+
+    def refused(self) -> None:
+        """Put back what was there, unless the node ran with them: else a mistake would be the next start's as well."""
+        if self._fit:
+            return
+        if self._before is None:
+            self._file.unlink(missing_ok=True)
+        else:
+            write_atomic(self._file, self._before)
 
 
 def fresh_run_dir(now: datetime) -> Path:

@@ -11,7 +11,16 @@ from disk_crashes import failing_disk
 
 from node.system import run_dir
 from node.system.errors import RunError, UsageError
-from node.system.run_dir import fresh_run_dir, locked, make_dir, make_node_dir, node_dirs, write_atomic
+from node.system.run_dir import (
+    CONFIG,
+    KeptSettings,
+    fresh_run_dir,
+    locked,
+    make_dir,
+    make_node_dir,
+    node_dirs,
+    write_atomic,
+)
 
 
 def test_every_name_of_a_run_folder_is_given_once():
@@ -126,3 +135,22 @@ def test_node_folders_are_found_in_their_natural_order(tmp_path):
 def test_what_is_no_run_folder_is_said_to_be_none(tmp_path, path):
     with pytest.raises(UsageError, match="run folder"):
         node_dirs(tmp_path / Path(path))
+
+
+@pytest.mark.parametrize("before", [None, "old = 1"])
+def test_the_settings_of_a_refused_start_are_not_the_next_ones(tmp_path, before):
+    file = tmp_path / CONFIG
+    if before is not None:
+        file.write_text(before)
+    kept = KeptSettings(tmp_path, "wrong = 1")
+    kept.keep()
+    assert file.read_text() == "wrong = 1"
+    kept.refused()
+    assert (file.read_text() if file.exists() else None) == before
+
+
+def test_settings_that_a_node_ran_with_stay_where_it_is_refused_later(tmp_path):
+    kept = KeptSettings(tmp_path, "right = 1")
+    kept.fit()
+    kept.refused()
+    assert (tmp_path / CONFIG).read_text() == "right = 1"
