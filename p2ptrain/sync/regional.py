@@ -21,6 +21,7 @@ may be lost and the others still leave one out. A region of liars is one vote. W
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from statistics import median_high
 from typing import Protocol, runtime_checkable
 
@@ -256,7 +257,9 @@ class RegionalAveraging:
 def around_medoid(models_d: Sequence[torch.Tensor], liars: int) -> list[int]:
     """Return the places of the model that is nearest to the others, `liars` of them left out, and of those around it:
     less than half as far from it as the farthest of all. Of models that are equally near, the first (d each)."""
-    distances = [[float(torch.dist(one_d, other_d)) for other_d in models_d] for one_d in models_d]
+    distances = [[0.0] * len(models_d) for _ in models_d]
+    for (one, one_d), (other, other_d) in combinations(enumerate(models_d), 2):
+        distances[one][other] = distances[other][one] = float(torch.dist(one_d, other_d))
     counted = max(2, len(models_d) - liars)  # itself among them
     scores = [sum(sorted(row)[:counted]) for row in distances]
     from_medoid = distances[min(range(len(scores)), key=scores.__getitem__)]
