@@ -118,7 +118,7 @@ class NodeConfig:
     schedule_free, on a CPU."""
     micro_batch: Annotated[int, Field(ge=0)] = 0
     """Examples that go through the model at a time; 0: a batch, or fewer once memory has run out. The gradient is that
-    of the whole batch, within rounding."""
+    of the whole batch, within rounding; a task that says `whole_batches` has none."""
     overlap: bool = True
     """Whether the next round's steps run while a round is closed. false: training waits for the round, and no
     correction is late; for links over which an exchange takes a small part of a round."""

@@ -154,7 +154,8 @@ def budget(subject: Subject, model: Model) -> Finding | None:
         return None
     try:
         check_budget(config, user_loop=False)
-        plan = plan_memory(config, needs_of(model.trainer))
+        least = model.trainer.least_at_a_time()
+        plan = plan_memory(config, needs_of(model.trainer, least), least_examples=least)
         room = plan_disk(plan.config, model.parameters)
     except UsageError as error:
         return Finding(check="budget", level="problem", seen=error.message, fix=error.hint)

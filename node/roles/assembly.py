@@ -83,6 +83,7 @@ from p2ptrain.sync.sliced_averaging import SlicedAveraging
 from p2ptrain.sync.strategy_spec import GOSSIP
 from p2ptrain.sync.vectors import Vector, set_values, values_of
 from p2ptrain.tasks import Shard
+from p2ptrain.tasks.base import whole_batches
 from p2ptrain.tasks.sharding import shards_of
 from p2ptrain.training import Learner, Trainer
 from p2ptrain.training.anchor_optimizer import ONE_MATRIX, AnchorOptimizer
@@ -121,6 +122,9 @@ def own_trainer(config: Config, peer_id: str) -> Trainer:
     shard, data_seed = own_data(config, peer_id)
     trainer = Trainer(task, config.train, shard, data_seed=data_seed, tells=config.sync.spec().wants)
     if config.node.micro_batch:
+        if whole_batches(task):
+            message = f"node.micro_batch is set, and the loss of task {config.task.name} compares a batch's examples"
+            raise UsageError(message, "leave it out")
         trainer.take_at_a_time(config.node.micro_batch)
     return trainer
 

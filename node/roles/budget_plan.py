@@ -1,8 +1,9 @@
 """What a node moves out of memory so that it stays within its budget, chosen before it starts, by its own forecast.
 
 In the order of what they cost: the neighbours' models to the disk, which are read and written once a round; then the
-inner optimizer's vectors, read and written at every step; then fewer examples at a time, down to one. Each keeps what
-the ones before it have given. The numbers that training comes to are the same, but for rounding where a batch is cut.
+inner optimizer's vectors, read and written at every step; then fewer examples at a time, down to as few as the task can
+be trained on. Each keeps what the ones before it have given. The numbers that training comes to are the same, but for
+rounding where a batch is cut.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,13 +33,14 @@ class BudgetPlan:
     """What was chosen, for people; empty: all fits as it is."""
 
 
-def plan_memory(config: Config, need: Callable[[Config], int]) -> BudgetPlan:
+def plan_memory(config: Config, need: Callable[[Config], int], *, least_examples: int = 1) -> BudgetPlan:
     """Return the settings that cost the least and need no more than `budget.memory`, by `need`, which returns the bytes
-    that a node with these settings takes. Raises UsageError where none do."""
+    that a node with these settings takes. `least_examples`: how few may go through the model at a time. Raises
+    UsageError where none do."""
     budget, least = config.budget.memory, 0
     if budget is None:
         return BudgetPlan(config=config, needed=need(config))
-    for candidate, moves in _candidates(config):
+    for candidate, moves in _candidates(config, least_examples):
         least = need(candidate)
         if least <= budget:
             return BudgetPlan(config=candidate, needed=least, moves=moves)
@@ -67,7 +69,7 @@ def plan_disk(config: Config, parameters: int) -> BudgetPlan:
     return BudgetPlan(config=config.model_copy(update={"node": node}), needed=beside + (fit + 1) * one, moves=moves)
 
 
-def _candidates(config: Config) -> Iterator[tuple[Config, tuple[str, ...]]]:
+def _candidates(config: Config, least_examples: int) -> Iterator[tuple[Config, tuple[str, ...]]]:
     """Yield settings, each of which takes less than the one before, and what was chosen."""
     node = config.node
     moves: tuple[str, ...] = ()
@@ -79,7 +81,7 @@ def _candidates(config: Config) -> Iterator[tuple[Config, tuple[str, ...]]]:
         node, moves = replace(node, optimizer_on="disk"), (*moves, "optimizer on disk")
         yield config.model_copy(update={"node": node}), moves
     examples = node.micro_batch or config.train.batch_size
-    while examples > 1:
+    while examples // 2 >= least_examples:
         examples //= 2
         node = replace(node, micro_batch=examples)
         yield config.model_copy(update={"node": node}), (*moves, f"{text.plural(examples, 'example')} at a time")

@@ -89,14 +89,15 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
     trainer = learned[0]
     assert isinstance(trainer, Trainer), "check_budget lets no other through"
     bound_gpu(config.budget.gpu_memory, trainer.device)
-    memory = plan_memory(config, needs_of(trainer, used))
+    least = trainer.least_at_a_time()
+    memory = plan_memory(config, needs_of(trainer, least, used), least_examples=least)
     disk = plan_disk(memory.config, trainer.numel)
     if disk.config.node.micro_batch:
         trainer.take_at_a_time(disk.config.node.micro_batch)
     folder, keep = around.checkpoints.folder, disk.config.node.checkpoint_keep
     watch = None
     if config.budget.memory is not None:
-        watch = BudgetWatch(config.budget.memory, used, trainer)
+        watch = BudgetWatch(config.budget.memory, used, trainer, least)
     return Budgeted(
         config=disk.config,
         around=replace(around, checkpoints=CheckpointStore(folder, keep=keep)),
@@ -107,11 +108,12 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
     )
 
 
-def needs_of(trainer: Trainer, used: Callable[[], int] = held_bytes) -> Callable[[Config], int]:
+def needs_of(trainer: Trainer, least: int, used: Callable[[], int] = held_bytes) -> Callable[[Config], int]:
     """Return what forecasts the memory, in bytes, of a node in this process with this trainer, which has just been
-    built. Tries one example. `used` returns what the process holds."""
+    built. Tries `least` examples, the fewest that may go through the model at a time. `used` returns what the process
+    holds."""
     on_cpu = trainer.device.type == "cpu"
-    example = trainer.kept_by_an_example() if on_cpu else 0
+    example = trainer.kept_by(least) / least if on_cpu else 0.0
     free_memory.trim()
     vector = FP32 * trainer.numel
     built = FRESH_VECTORS * vector + optimizer_bytes_of(trainer) if on_cpu else vector

@@ -24,10 +24,10 @@ SETTLE_S: Final = 10.0
 
 
 class BudgetWatch:
-    """`used` returns the bytes that the process holds; `trainer` takes fewer examples at a time."""
+    """`used` returns the bytes that the process holds; `trainer` takes fewer examples at a time, `least` at least."""
 
-    def __init__(self, budget: int, used: Callable[[], int], trainer: Trainer) -> None:
-        self._budget, self._used, self._trainer = budget, used, trainer
+    def __init__(self, budget: int, used: Callable[[], int], trainer: Trainer, least: int = 1) -> None:
+        self._budget, self._used, self._trainer, self._least = budget, used, trainer, least
         self._halved_at = -SETTLE_S
 
     async def run(self) -> None:
@@ -44,6 +44,6 @@ class BudgetWatch:
         if self._used() <= NEAR * self._budget or now < self._halved_at + SETTLE_S:
             return
         examples = (self._trainer.micro_batch or self._trainer.config.batch_size) // 2
-        if examples:
+        if examples >= self._least:
             self._halved_at = now
             self._trainer.take_at_a_time(examples)  # the end of the round tells it

@@ -86,9 +86,15 @@ def preflight(task: Task, config: TrainConfig, shard: Shard, *, data_seed: int |
 
 def kept_by_a_batch(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> int:
     """Return the bytes that the forward pass of a batch keeps for the backward pass, parameters not counted. Adds to
-    the model's gradient; the global random numbers stay as they are. TaskFaultError as of `preflight`."""
+    the model's gradient; its buffers, such as means of batch normalization, and the global random numbers stay as they
+    are. TaskFaultError as of `preflight`."""
+    before = [buffer.clone() for buffer in model.buffers()]
     with _own_randomness(machine.device):
-        return _forwards_and_backwards(task, model, batch, machine)[1]
+        try:
+            return _forwards_and_backwards(task, model, batch, machine)[1]
+        finally:
+            for buffer, values in zip(model.buffers(), before, strict=True):
+                buffer.copy_(values)
 
 
 def is_built_in(task: Task) -> bool:

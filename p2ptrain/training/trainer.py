@@ -28,7 +28,7 @@ from p2ptrain.inner.filed_optimizer import FiledOptimizer
 from p2ptrain.inner.inner_state import BufferPart, InnerState, Wanted, place_in
 from p2ptrain.saved.filed_vector import Refused
 from p2ptrain.saved.nameless_file import NamelessFile
-from p2ptrain.tasks.base import Batch, Shard, Task, identity_of, optimizer_options
+from p2ptrain.tasks.base import Batch, Shard, Task, identity_of, optimizer_options, whole_batches
 from p2ptrain.tasks.calling import calling, checked_loss
 from p2ptrain.tasks.metrics import Measures, metric_units
 from p2ptrain.training.base import Learner, OptimizerPlace
@@ -122,11 +122,22 @@ class Trainer(Learner):
         self._micro.size = examples
         self._evaluator.take_at_a_time(examples)
 
-    def kept_by_an_example(self) -> int:
-        """Return the bytes that the forward pass of one example keeps for the backward pass. TaskFaultError for a task
-        that cannot be trained. Call it before the first step."""
+    def least_at_a_time(self) -> int:
+        """Return how few examples may go through the model at a time: 1, or a batch where the task's loss compares its
+        examples, or the model cannot be trained on one, as with batch normalization. Call it before the first step."""
+        if whole_batches(self.task):
+            return self.config.batch_size
+        try:
+            self.kept_by(1)
+        except Exception:  # whatever it is, a batch raises it again if it is the task's fault
+            return self.config.batch_size
+        return 1
+
+    def kept_by(self, examples: int) -> int:
+        """Return the bytes that the forward pass of so many examples keeps for the backward pass. TaskFaultError where
+        they cannot be trained on. Call it before the first step."""
         with calling(self.task, "train_batch"):
-            batch = self.task.train_batch(0, seed=self.data_seed, shard=self.shard, size=1)
+            batch = self.task.train_batch(0, seed=self.data_seed, shard=self.shard, size=examples)
         with self._live:
             return kept_by_a_batch(self.task, self.model, self.machine, batch)
 

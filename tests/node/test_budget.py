@@ -23,7 +23,7 @@ from node.events.progress import NodeProgress
 from node.metrics.live_metrics import Readings
 from node.metrics.node_metrics import Metrics
 from node.roles import budgeting
-from node.roles.assembly import check_runnable, why_not_filed
+from node.roles.assembly import check_runnable, own_trainer, why_not_filed
 from node.roles.budget_plan import plan_disk, plan_memory
 from node.roles.budgeting import bound_gpu, check_budget
 from node.roles.memory_forecast import memory_forecast
@@ -360,6 +360,64 @@ def test_near_the_budget_half_as_many_examples_go_through_the_model() -> None:
         watch.look(look * SETTLE_S + SETTLE_S / 2)  # steps of the former size have not ended
         sizes.append(trainer.micro_batch)
     assert sizes == [4, 2, 1, 1, 1, 1]
+
+
+class Compares(Digits):
+    """Its loss compares the examples of a batch."""
+
+    whole_batches = True
+
+
+class Counted(torch.nn.Linear):
+    """A layer with a buffer that each pass changes."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+        self.register_buffer("passes", torch.zeros(1))
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        return super().forward(input)
+
+
+class Normalized(Digits):
+    """Its model cannot be trained on one example."""
+
+    def build_model(self) -> torch.nn.Module:
+        return torch.nn.Sequential(Counted(), torch.nn.BatchNorm1d(10, track_running_stats=False))
+
+
+@pytest.mark.parametrize("task", [Compares(), Normalized()])
+def test_a_batch_that_must_not_be_cut_is_not(task: Digits) -> None:
+    """Its pieces have another gradient."""
+    trainer = Trainer(task, TrainConfig(batch_size=8, device="cpu"), Shard())
+    least = trainer.least_at_a_time()
+    assert least == 8
+    on_disk = config_of(
+        budget={"memory": "1TB"}, node={"estimates_on": "disk", "optimizer_on": "disk"}, train={"batch_size": 8}
+    )
+    tight = config_of(budget={"memory": need(on_disk) - 1}, train={"batch_size": 8})
+    assert plan_memory(tight, need).config.node.micro_batch == 4
+    with pytest.raises(UsageError, match="too little"):
+        plan_memory(tight, need, least_examples=least)
+    BudgetWatch(1000 * MIB, lambda: 999 * MIB, trainer, least).look(0.0)
+    assert trainer.micro_batch is None
+
+
+def test_a_small_batch_of_a_task_that_compares_its_examples_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Digits, "whole_batches", True, raising=False)
+    with pytest.raises(UsageError, match=r"node\.micro_batch is set"):
+        own_trainer(config_of(node={"micro_batch": 4}), "peer")
+
+
+def test_trying_what_is_kept_changes_nothing_of_the_model() -> None:
+    tried, other = (Trainer(Normalized(), TrainConfig(batch_size=8, device="cpu"), Shard()) for _ in range(2))
+    assert tried.least_at_a_time() == 8
+    assert tried.kept_by(8) > 0
+    for trainer in (tried, other):
+        trainer.step()
+    states = zip(tried.state_dict().items(), other.state_dict().items(), strict=True)
+    assert all(one[0] == two[0] and torch.equal(one[1], two[1]) for one, two in states)
 
 
 def test_held_memory_is_what_cannot_be_taken_back() -> None:
