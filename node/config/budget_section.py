@@ -4,13 +4,16 @@ A size is written as `6GiB`, `500 MB` or a number of bytes. What is not set is n
 """
 
 from dataclasses import dataclass, fields
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from node.config.config_errors import from_validation
 from node.config.toml_source import Raw
 from node.system.byte_sizes import byte_size
+
+MOST_CORES: Final = 1 << 16
+"""More than any machine has, and few enough for the kernel's quota. Chosen."""
 
 Bytes = Annotated[int, BeforeValidator(byte_size), Field(ge=1)]
 
@@ -29,7 +32,7 @@ class BudgetConfig:
     parts."""
     disk: Bytes | None = None
     """What the node's folder may take, such as 20GiB: fewer checkpoints are kept where all would not fit."""
-    cpu: Annotated[float, Field(gt=0)] | None = None
+    cpu: Annotated[float, Field(gt=0, le=MOST_CORES)] | None = None
     """Cores, such as 2 or 0.5: the threads of torch, and a cgroup's quota where this user may make one."""
 
     @property

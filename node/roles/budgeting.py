@@ -144,10 +144,11 @@ def bound_gpu(most: int | None, device: torch.device) -> None:
 
 
 def _with_threads(config: Config) -> Config:
-    """As many threads as cores may be taken, where no number is set."""
+    """As many threads as cores may be taken, where no number is set, and no more than torch takes by itself."""
     if config.budget.cpu is None or config.train.threads:
         return config
-    train = replace(config.train, threads=max(1, math.floor(config.budget.cpu)))
+    threads = min(max(1, math.floor(config.budget.cpu)), torch.get_num_threads())
+    train = replace(config.train, threads=threads)
     return config.model_copy(update={"train": train})
 
 

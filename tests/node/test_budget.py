@@ -122,6 +122,8 @@ def test_nothing_is_bounded_unless_it_is_set() -> None:
     [
         ({"memory": "lots"}, "budget.memory: no size: write a number with GiB"),
         ({"cpu": 0}, "budget.cpu: input should be greater than 0"),
+        ({"cpu": math.inf}, "budget.cpu: input should be less than or equal to 65536"),
+        ({"cpu": 1e30}, "budget.cpu: input should be less than or equal to 65536"),
         ({"memroy": "6GiB"}, "unknown key budget.memroy, did you mean budget.memory?"),
         ("6GiB", "budget"),
     ],
@@ -426,11 +428,10 @@ def test_held_memory_is_what_cannot_be_taken_back() -> None:
     assert held_bytes() - before > 0.9 * len(block)
 
 
-def test_a_part_of_a_core_is_one_thread() -> None:
-    for cpu, threads in ((0.5, 1), (2.5, 2)):
-        assert (
-            budgeting._with_threads(config_of(budget={"cpu": cpu})).train.threads == threads == max(1, math.floor(cpu))
-        )
+def test_there_are_as_many_threads_as_whole_cores_of_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    for cpu, threads in ((0.5, 1), (2.5, 2), (64, 4)):
+        assert budgeting._with_threads(config_of(budget={"cpu": cpu})).train.threads == threads
     given_number = config_of(budget={"cpu": 2}, train={"threads": 3})
     assert budgeting._with_threads(given_number) == given_number
 
