@@ -1,9 +1,10 @@
 """Holds this process to a share of the machine by a cgroup of its own, version 1 or 2, where its user may make one.
 
-The cgroup is made below the one that the process is in, or beside it, where version 2 allows no limits below. What the
-process holds already stays charged to the cgroup that it leaves. So a node enters before it loads torch, and its limit
-is lower by what it held then. The kernel takes back clean pages of files before it refuses memory, and ends a process
-that wants more than it may have. A process that was killed leaves an empty cgroup behind, which the next start removes.
+The cgroup is made below the one that the process is in, or beside it, where version 2 allows no limits below and that
+one has none itself. What the process holds already stays charged to the cgroup that it leaves. So a node enters before
+it loads torch, and its limit is lower by what it held then. The kernel takes back clean pages of files before it
+refuses memory, and ends a process that wants more than it may have. A process that was killed leaves an empty cgroup
+behind, which the next start removes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,12 @@ LEAST_QUOTA_US: Final = 1000
 """The least that the kernel takes."""
 
 PROCESSES: Final = "cgroup.procs"
+
+BOUNDS: Final = ("memory.max", "memory.high", "cpu.max")
+"""Files of a cgroup of version 2 that say how memory and processor time are bounded."""
+
+UNBOUNDED: Final = ("", "max")
+"""What is first in them where it is not."""
 
 KINDS: Final = ("memory", "cpu")
 
@@ -49,6 +56,12 @@ class Hierarchy:
     home: Path
     version: int
     controllers: frozenset[str]
+
+    def parents(self) -> tuple[Path, ...]:
+        """Return where a cgroup may be made. Beside its own a process would be free of the bounds of that one, such as
+        `MemoryMax=` of a service: so only where version 2 needs it, and where there are none."""
+        bounded = any(_bounds(self.home / name) for name in BOUNDS)
+        return (self.home,) if self.version != UNIFIED or bounded else (self.home, self.home.parent)
 
     def kinds(self, limits: Limits) -> frozenset[str]:
         """Return which of the limits this tree knows."""
@@ -89,7 +102,7 @@ class HeldProcess:
         entered: frozenset[str] = frozenset()
         for tree in trees:
             kinds = tree.kinds(limits) - entered
-            for parent in (tree.home, tree.home.parent) if kinds else ():
+            for parent in tree.parents() if kinds else ():
                 remove_stale(parent)
                 group = _Group(parent / f"{PREFIX}{self._pid}", tree, kinds)
                 if self._made(group, limits):
@@ -133,16 +146,25 @@ class HeldProcess:
 
     def _made(self, group: _Group, limits: Limits) -> bool:
         """Make a cgroup and move the process there. Leaves nothing where that cannot be."""
+        with suppress(OSError):  # of an earlier process of this number, with its limits
+            group.folder.rmdir()
         try:
-            group.folder.mkdir(exist_ok=True)
+            group.folder.mkdir()
             files = [name for kind in group.kinds for name, _ in group.tree.settings(kind, limits)]
             if all((group.folder / name).exists() for name in files):  # else the controller is not enabled there
                 (group.folder / PROCESSES).write_text(str(self._pid))
                 return True
         except OSError:
             pass
-        with suppress(OSError):
+        with suppress(OSError):  # that of a process of this number in another container has processes, and stays
             group.folder.rmdir()
+        return False
+
+
+def _bounds(file: Path) -> bool:
+    try:
+        return (file.read_text().split() or [""])[0] not in UNBOUNDED
+    except OSError:
         return False
 
 

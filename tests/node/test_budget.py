@@ -310,6 +310,66 @@ def test_version_1_has_a_tree_for_each_controller(tmp_path: Path, monkeypatch: p
         assert (cpu / "p2ptrain-7" / "cpu.cfs_quota_us").read_text() == "200000"
 
 
+@pytest.mark.parametrize(("file", "bound"), [("memory.max", "1000000000"), ("cpu.max", "50000 100000")])
+def test_nobody_leaves_a_cgroup_that_is_bounded_for_one_beside_it(
+    file: str, bound: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `MemoryMax=` of a service does, which holds whatever the node's own budget is."""
+    home = tmp_path / "slice" / "service"
+    home.mkdir(parents=True)
+    Kernel(monkeypatch, {home.parent: V2})
+    unbounded = {"memory.max": "max\n", "memory.high": "max\n", "cpu.max": "max 100000\n"}
+    for files, held in ((unbounded, {"memory"}), ({**unbounded, file: bound}, frozenset())):
+        for name, value in files.items():
+            (home / name).write_text(value)
+        with HeldProcess(7) as process:
+            process.enter(Limits(memory=MIB), [Hierarchy(home, 2, frozenset(cgroups.KINDS))])
+            process.limit(Limits(memory=MIB))
+            assert process.holds == held
+
+
+def test_version_1_is_not_left_for_a_cgroup_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "pods" / "own"
+    home.mkdir(parents=True)
+    Kernel(monkeypatch, {home.parent: V1})
+    with HeldProcess(7) as process:
+        process.enter(Limits(memory=MIB), [Hierarchy(home, 1, frozenset(("memory",)))])
+        process.limit(Limits(memory=MIB))
+        assert process.holds == frozenset()
+
+
+def test_a_cgroup_of_an_earlier_process_of_the_same_number_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its limit would end the new process before that has a limit of its own. In a container all have the same."""
+    Kernel(monkeypatch, {tmp_path: V1})
+    old = tmp_path / f"p2ptrain-{os.getpid()}"
+    old.mkdir()
+    (old / V1[0]).write_text("1000")
+    with HeldProcess(os.getpid()) as process:
+        process.enter(Limits(memory=MIB), [Hierarchy(tmp_path, 1, frozenset(("memory",)))])
+        assert (old / V1[0]).read_text() == ""
+
+
+def test_a_cgroup_that_another_container_uses_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two containers that see one tree may have processes of one number."""
+    Kernel(monkeypatch, {tmp_path: V1})
+    theirs = tmp_path / "p2ptrain-7"
+    theirs.mkdir()
+    (theirs / V1[0]).write_text("1000")
+
+    def busy(path: Path) -> None:
+        raise OSError("Device or resource busy")
+
+    monkeypatch.setattr(Path, "rmdir", busy)
+    with HeldProcess(7) as process:
+        process.enter(Limits(memory=MIB), [Hierarchy(tmp_path, 1, frozenset(("memory",)))])
+        process.limit(Limits(memory=MIB))
+        assert process.holds == frozenset()
+    assert (theirs / V1[0]).read_text() == "1000"
+    assert (theirs / "cgroup.procs").read_text() == ""
+
+
 def test_where_no_cgroup_can_be_made_nothing_is_held_and_nothing_left(tmp_path: Path) -> None:
     """These folders are none of the kernel's: a new one has no files."""
     home = tmp_path / "slice" / "scope"
