@@ -53,13 +53,19 @@ class PullPriority:
         no blob always may."""
         if not _is_blob(work) or self._first is None or not self._is_chosen():
             return True
+        under_way = self._holding_up(self._first)
         if peer not in self._first:
-            may = not _is_model(work) and not self._pulls
+            may = not _is_model(work) and not under_way
         else:
-            may = not (_is_model(work) and any(self._pulls.values()))
+            may = not (_is_model(work) and any(under_way.values()))
         if not may:
             self._held_back.add(peer)
         return may
+
+    def _holding_up(self, first: frozenset[PeerId]) -> dict[PeerId, bool]:
+        """The pulls for which others wait. The model of one that is not first any more goes on, and nobody waits for
+        it: a peer that trickles its own could else keep all others' from coming, for hours."""
+        return {peer: is_model for peer, is_model in self._pulls.items() if peer in first or not is_model}
 
     def begin(self, peer: PeerId, work: Work) -> None:
         """Note that a neighbour's work begins."""

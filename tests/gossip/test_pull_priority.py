@@ -64,6 +64,20 @@ def test_whole_models_come_one_at_a_time():
     assert it.admits(B, MODEL)
 
 
+def test_who_trickles_its_model_holds_nobody_up_once_it_is_set_aside():
+    it, actions = priority()
+    it.choose({A, B}, awaited={B}, least=1)
+    it.begin(A, MODEL)
+    assert not it.admits(B, MODEL)
+    assert not it.admits(C, DELTA)
+    it.choose({B}, awaited={B}, least=1)
+    assert sorted(woken(actions)) == sorted((B, C))
+    assert it.admits(B, MODEL)
+    assert it.admits(C, DELTA)
+    it.begin(C, DELTA)
+    assert not it.admits(A, DELTA), "an update holds up others that are set aside"
+
+
 def test_another_choice_wakes_those_that_were_held_back():
     it, actions = priority()
     it.choose({A, B}, awaited={A, B}, least=1)
