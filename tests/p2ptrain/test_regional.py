@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 
 from p2ptrain.sync import Message
-from p2ptrain.sync.regional import RegionalAveraging, RegionalShift, RegionModels
+from p2ptrain.sync.regional import RegionalAveraging, RegionalShift, RegionModels, around_medoid
 from p2ptrain.sync.sync_config import SyncConfig
 
 NUMEL = 64
@@ -282,6 +282,13 @@ def test_of_four_that_have_grown_apart_one_that_lies_moves_the_others_within_wha
         others = [region for region in honest if region is not own]
         end = place + met(it, own, liar, *others)
         assert -1.0 <= end <= 3.0
+
+
+def test_a_liar_that_is_far_away_makes_those_that_meet_take_the_mean():
+    """It is the farthest then, and all honest models are near to the medoid (decision 0113)."""
+    honest = [torch.full((4,), place) for place in (0.0, 0.1, 10.0, 10.1)]
+    assert around_medoid(honest, 1) == [0, 1]
+    assert around_medoid([*honest, torch.full((4,), 1000.0)], 1) == [0, 1, 2, 3]
 
 
 def test_a_far_round_that_one_lies_does_not_make_it_the_only_one_that_counts():
