@@ -568,6 +568,9 @@ def _file_optimizer(
     try:
         learner.keep_optimizer_in(new_file, refused)
     except OSError as error:  # no room: all of it stays in memory
+        if config.budget.memory is not None:  # where it was to fit without: the kernel would end the node
+            message = f"the disk does not take the optimizer's state ({error.strerror}), nor does budget.memory"
+            raise UsageError(message, "free some disk, or give the node more memory") from None
         refused(error)
 
 

@@ -1,5 +1,6 @@
 """A node's budget: sizes as people write them, what is planned within it, what holds it, and what is refused."""
 
+import errno
 import math
 import os
 from dataclasses import replace
@@ -19,10 +20,11 @@ from node.config.schema import Config, from_raw
 from node.doctor.finding import Model, Subject
 from node.doctor.machine import budget
 from node.events.event_types import BudgetPlanned
+from node.events.journal import Journal
 from node.events.progress import NodeProgress
 from node.metrics.live_metrics import Readings
 from node.metrics.node_metrics import Metrics
-from node.roles import budgeting
+from node.roles import assembly, budgeting
 from node.roles.assembly import check_runnable, own_trainer, why_not_filed
 from node.roles.budget_plan import plan_disk, plan_memory
 from node.roles.budgeting import bound_gpu, check_budget
@@ -35,6 +37,7 @@ from node.system.process_use import held_bytes
 from node.top.screen import _memory
 from node.training.budget_meter import BudgetMeter
 from node.training.budget_watch import SETTLE_S, BudgetWatch
+from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.digits import Digits
 from p2ptrain.training import TrainConfig, Trainer
@@ -470,6 +473,20 @@ def test_a_small_batch_of_a_task_that_compares_its_examples_is_refused(monkeypat
     monkeypatch.setattr(Digits, "whole_batches", True, raising=False)
     with pytest.raises(UsageError, match=r"node\.micro_batch is set"):
         own_trainer(config_of(node={"micro_batch": 4}), "peer")
+
+
+def test_a_full_disk_at_the_start_is_told_where_memory_has_no_room_either() -> None:
+    def full() -> NamelessFile:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    told: list[object] = []
+    journal = Journal(told.append, clock=lambda: 0.0)
+    trainer = Trainer(Digits(), TrainConfig(device="cpu"), Shard())
+    on_disk = {"optimizer_on": "disk"}
+    assembly._file_optimizer(trainer, config_of(node=on_disk), full, journal)
+    assert "held in memory" in str(told[0])
+    with pytest.raises(UsageError, match="No space left on device"):
+        assembly._file_optimizer(trainer, config_of(node=on_disk, budget={"memory": "1GB"}), full, journal)
 
 
 def test_trying_what_is_kept_changes_nothing_of_the_model() -> None:
