@@ -59,6 +59,19 @@ def test_nobody_starves_whatever_the_policy_thinks_and_the_others_do(
         assert all(round_ - at <= longest for at in seen.values())
 
 
+@given(seed=st.integers(0, 1 << 30))
+def test_one_that_is_explored_and_is_worth_less_gives_its_place_back(seed: int) -> None:
+    worthless = frozenset(PEERS[4:])
+    it = Chooser(Biased(worthless), most=4, least=2, oldest=OLDEST, explore=1.0, rng=random.Random(seed))
+    explored: set[str] = set()
+    for _ in range(30):
+        choice = it.choose(HERE, PEERS)
+        if choice is not None:
+            assert not choice.awaited & worthless
+            explored |= choice.first & worthless
+    assert explored
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 30), policy=st.sampled_from(SELECTION.names()), least=st.integers(0, 5))
 def test_there_are_never_fewer_than_the_aggregator_needs_beside_the_one_that_is_explored(
