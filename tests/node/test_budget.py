@@ -27,7 +27,7 @@ from node.metrics.node_metrics import Metrics
 from node.roles import assembly, budgeting
 from node.roles.assembly import check_runnable, own_trainer, why_not_filed
 from node.roles.budget_plan import plan_disk, plan_memory
-from node.roles.budgeting import bound_gpu, check_budget
+from node.roles.budgeting import bound_gpu, check_budget, needs_of
 from node.roles.memory_forecast import memory_forecast
 from node.system import cgroups
 from node.system.byte_sizes import EXAMPLE, byte_size
@@ -473,6 +473,16 @@ def test_a_small_batch_of_a_task_that_compares_its_examples_is_refused(monkeypat
     monkeypatch.setattr(Digits, "whole_batches", True, raising=False)
     with pytest.raises(UsageError, match=r"node\.micro_batch is set"):
         own_trainer(config_of(node={"micro_batch": 4}), "peer")
+
+
+def test_a_forecast_leaves_a_twentieth_for_what_the_kernel_keeps() -> None:
+    """A node with 379 MiB that held 368 MiB was killed without (decision 0109)."""
+    config = config_of()
+    need_of_node = needs_of(Trainer(Digits(), config.train, Shard()), 1, lambda: 3000 * MIB)
+    trained = Trainer(Digits(), config.train, Shard()).numel
+    program = 3000 * MIB - (3 + 2) * 4 * trained  # parameters, gradient and initial model, and adamw's moments
+    assert need_of_node(config) > 1.05 * memory_forecast(trained, "cpu", config, kept=0, program=program).total
+    assert need_of_node(config) < 1.05 * memory_forecast(trained, "cpu", config, kept=MIB, program=program).total + 20e6
 
 
 def test_a_full_disk_at_the_start_is_told_where_memory_has_no_room_either() -> None:
