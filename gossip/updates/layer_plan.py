@@ -89,10 +89,13 @@ class LayerPlan:
         return work if self._seconds(work, now) <= left and left > 0 else None
 
     def is_newest(self, work: FetchLayer) -> bool:
-        """Return whether a layer is of the neighbour's newest link."""
+        """Return whether a layer is of the neighbour's newest link, and the runtime's estimate that of this link: of a
+        neighbour that has left and come back it may have none."""
         neighbour = self._neighbours.get(work.link.peer)
         announced = neighbour.chain.announced if neighbour else None
-        return announced is not None and announced.place <= work.link.place
+        applied = neighbour.chain.applied if neighbour else None
+        newest = announced is not None and announced.place <= work.link.place
+        return newest and applied is not None and applied.digest == work.link.digest
 
     def took(self, work: FetchLayer, seconds: float) -> None:
         """Note that a layer is here, so many seconds after it was asked for."""

@@ -18,7 +18,10 @@ from gossip.core.limits import MAX_BLOB_BYTES, MAX_CODEC_CHARS, MAX_LAYERS
 from gossip.core.messages import HeadersRequest, ManifestRequest, Request, SnapshotRequest, encode_answer
 from gossip.core.statements import Layer, UpdateHeader, UpdateHeaderBody, parse_update_header, update_header_statement
 from gossip.updates.hash_chain import EquivocationError, HashChain
+from gossip.updates.layer_plan import FetchLayer, LayerPlan
+from gossip.updates.neighbour import Neighbour
 from gossip.updates.publisher import Payload, Publisher
+from gossip.updates.throughput import Throughput
 
 LAYERS = (("q2", b"coarse"), ("int8", b"finer still"))
 HIDDEN_S = 5.0
@@ -102,6 +105,23 @@ async def test_a_refinement_that_the_runtime_refuses_costs_its_author_and_the_up
         await until(lambda: two.follows(one))
         assert [update.kind for update in two.received if update.peer == one.peer].count("snapshot") == 0
         assert [layer for _, layer, _, _ in deltas(two, one)] == [0, 1, 0], "nothing more of a link that lied"
+
+
+def test_of_a_neighbour_that_came_back_nothing_is_refined_before_its_estimate_is_here():
+    """Its newest link is the one that was applied before it left; what the runtime held of it is gone."""
+    links = refined(b"data")
+    neighbours = {KEY.peer_id: Neighbour(KEY.peer_id, 0.0)}
+    plan = LayerPlan(neighbours, Throughput(neighbours))
+    for each in links:
+        neighbours[KEY.peer_id].chain.learn(each)
+        neighbours[KEY.peer_id].accepted(each)
+        plan.applied(each)
+    plan.begin_closing(HIDDEN_S, 0.0)
+    assert plan.next_layer(KEY.peer_id, 0.0) == FetchLayer(link=links[1], layer=1)
+    neighbours[KEY.peer_id] = back = Neighbour(KEY.peer_id, 1.0)
+    assert plan.next_layer(KEY.peer_id, 1.0) is None, "nothing of it was heard"
+    back.chain.learn(links[1])
+    assert plan.next_layer(KEY.peer_id, 1.0) is None
 
 
 # -- liars
