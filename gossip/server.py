@@ -235,7 +235,7 @@ class Server:
             carried = sum(talk.sent.values())
             self._traffic.speeds.end(talk.upload, trio.current_time(), whole=whole, carried=carried)
         if whole and talk.address is not None and talk.sent:
-            self._traffic.delivered(talk.peer, talk.address, trio.current_time())
+            self._traffic.delivered(talk.peer, talk.address, trio.current_time(), all_of_it=False)
         talk.upload = talk.address = None
         talk.sent.clear()
 
@@ -267,7 +267,7 @@ class Server:
         if talk.address == address:
             talk.sent[index] = len(chunk)
             if len(talk.sent) == len(blobs.manifest(address).chunks):
-                self._traffic.delivered(talk.peer, address, trio.current_time())
+                self._traffic.delivered(talk.peer, address, trio.current_time(), all_of_it=True)
         return chunk
 
 

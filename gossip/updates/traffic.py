@@ -62,11 +62,13 @@ class Traffic:
         else:
             self._stats.crossed_bytes_received += size
 
-    def delivered(self, peer: PeerId, address: Digest, now: float) -> None:
-        """Note that `peer` was sent all of a blob of ours, or wants no more of it: it has the rest from others."""
+    def delivered(self, peer: PeerId, address: Digest, now: float, *, all_of_it: bool) -> None:
+        """Note that `peer` was sent all of a blob of ours, or wants no more of it: it has the rest from others. Of a
+        refinement nobody else has any."""
         neighbour = self._neighbours.get(peer)
         if (layer := self._publisher.layer_at(address)) > 0:
-            self.layers.sent(peer, layer)
+            if all_of_it:
+                self.layers.sent(peer, layer)
             return
         if neighbour is not None and neighbour.delivered != address:
             self._exchange_times.delivered(peer, address, now)

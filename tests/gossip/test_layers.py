@@ -14,9 +14,10 @@ from gossip.blobs.blob import blob_manifest_of
 from gossip.core.digests import digest_of
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.ids import Digest
-from gossip.core.limits import MAX_BLOB_BYTES, MAX_CODEC_CHARS, MAX_LAYERS
-from gossip.core.messages import HeadersRequest, ManifestRequest, Request, SnapshotRequest, encode_answer
+from gossip.core.limits import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_CODEC_CHARS, MAX_LAYERS
+from gossip.core.messages import ChunkRequest, HeadersRequest, ManifestRequest, Request, SnapshotRequest, encode_answer
 from gossip.core.statements import Layer, UpdateHeader, UpdateHeaderBody, parse_update_header, update_header_statement
+from gossip.session import open_session
 from gossip.updates.hash_chain import EquivocationError, HashChain
 from gossip.updates.layer_plan import FetchLayer, LayerPlan
 from gossip.updates.neighbour import Neighbour
@@ -105,6 +106,23 @@ async def test_a_refinement_that_the_runtime_refuses_costs_its_author_and_the_up
         await until(lambda: two.follows(one))
         assert [update.kind for update in two.received if update.peer == one.peer].count("snapshot") == 0
         assert [layer for _, layer, _, _ in deltas(two, one)] == [0, 1, 0], "nothing more of a link that lied"
+
+
+async def test_who_takes_a_piece_of_a_refinement_does_not_have_it(autojump_clock):
+    async with swarm() as it:
+        one, two = await it.start_all(2)
+        await one.publish(1, b"base", (("int8", bytes(2 * CHUNK_BYTES)),))
+        await until(lambda: two.follows(one))
+        newest = one.service._context.engine.publisher.newest
+        assert newest is not None
+        address = newest.body.layers[0].address
+        for pieces, sent in (((0,), {}), ((0, 1), {two.peer: 1})):
+            async with open_session(two.transport, one.peer, 5.0) as session:
+                await session.ask(ManifestRequest(address=address))
+                for index in pieces:
+                    await session.ask(ChunkRequest(address=address, index=index), 2 * CHUNK_BYTES)
+            await trio.sleep(1.0)
+            assert one.service.layers_sent() == sent
 
 
 def test_of_a_neighbour_that_came_back_nothing_is_refined_before_its_estimate_is_here():
