@@ -53,8 +53,8 @@ class Publisher:
         self._max_payload_bytes = max_payload_bytes
         # Every payload of the history, two snapshots, one link's refinements and one blob being added.
         self.blobs = BlobStore((history + SNAPSHOTS_HELD + MAX_LAYERS + 1) * max_payload_bytes)
-        self._layers: dict[Digest, int] = {}
-        """The refinements of the newest link, from 1, by address."""
+        self._layers: list[Digest] = []
+        """The addresses of the newest link's refinements, coarsest first. Two are alike where nothing is left out."""
         self._links: deque[UpdateHeader] = deque()
         self._offers: deque[SnapshotOffer] = deque()
         self._wanted: set[Digest] = set()
@@ -132,8 +132,7 @@ class Publisher:
         )
         self._drop_layers()
         address = self._hold(payload)
-        for number, (_, refinement) in enumerate(layers, start=1):
-            self._layers[self._hold(refinement)] = number
+        self._layers = [self._hold(refinement) for _, refinement in layers]
         link = self._sign(epoch=newest.epoch, seq=newest.seq + 1, prev=newest.digest, address=address, body=body)
         self._links.append(link)
         while len(self._links) > self._history:
@@ -143,8 +142,10 @@ class Publisher:
         return link
 
     def layer_at(self, address: Digest) -> int:
-        """Return which refinement of our newest link a blob is, from 1; 0 for any other blob."""
-        return self._layers.get(address, 0)
+        """Return which refinement of our newest link a blob is, from 1; 0 for any other blob, and for its payload."""
+        newest = self.newest
+        is_layer = address in self._layers and newest is not None and address != newest.address
+        return self._layers.index(address) + 1 if is_layer else 0
 
     def links(self, epoch: int, first: int, count: int) -> list[bytes]:
         """Return the requested envelopes that are held, without a gap; none when the first is not held."""
@@ -212,7 +213,7 @@ class Publisher:
 
     def _drop_layers(self) -> None:
         while self._layers:
-            self._let_go(self._layers.popitem()[0])
+            self._let_go(self._layers.pop())
 
     def _let_go(self, address: Digest) -> None:
         if address != NO_DIGEST:

@@ -265,6 +265,15 @@ def test_the_refinements_of_the_newest_link_alone_are_held():
         it.blobs.manifest(made.body.layers[0].address)
 
 
+def test_refinements_of_equal_bytes_are_let_go_and_are_no_update():
+    """A model that has not moved is told by zeros alone, in each codec."""
+    it, zeros = publisher(), payload(bytes(8))
+    made = it.extend(round=1, codec="q2", payload=zeros, steps=1, tokens=1, layers=[("q2", zeros), ("q2", zeros)])
+    assert it.layer_at(made.address) == 0, "who was sent it has the update"
+    it.begin(epoch=8, round=2, base=GENESIS)
+    assert len(it.blobs) == 0
+
+
 def test_a_refinement_that_nobody_may_take_is_not_published():
     it, head = publisher(), publisher().head()
     for layers in ([("q2", payload(bytes(1001)))], [("", payload(b"x"))], [("q2", payload(b"x"))] * (MAX_LAYERS + 1)):
