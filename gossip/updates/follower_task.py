@@ -169,6 +169,8 @@ class Follower:
                 self._context.offence(self._peer, error)
             except TransportError:
                 pass
+            except Exception as error:  # ours, then; it must not end the service
+                self._context.warn(f"refining what is held of {self._peer}: {error!r}")
             finally:
                 self._layer = None
         if data is None:

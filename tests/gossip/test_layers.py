@@ -18,6 +18,7 @@ from gossip.core.limits import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_CODEC_CHARS, MAX
 from gossip.core.messages import ChunkRequest, HeadersRequest, ManifestRequest, Request, SnapshotRequest, encode_answer
 from gossip.core.statements import Layer, UpdateHeader, UpdateHeaderBody, parse_update_header, update_header_statement
 from gossip.session import open_session
+from gossip.updates.fetcher_task import Fetcher
 from gossip.updates.hash_chain import EquivocationError, HashChain
 from gossip.updates.layer_plan import FetchLayer, LayerPlan
 from gossip.updates.neighbour import Neighbour
@@ -106,6 +107,22 @@ async def test_a_refinement_that_the_runtime_refuses_costs_its_author_and_the_up
         await until(lambda: two.follows(one))
         assert [update.kind for update in two.received if update.peer == one.peer].count("snapshot") == 0
         assert [layer for _, layer, _, _ in deltas(two, one)] == [0, 1, 0], "nothing more of a link that lied"
+
+
+async def test_a_bug_while_a_refinement_is_fetched_ends_nothing(autojump_clock, monkeypatch):
+    async def fails(self: Fetcher, work: FetchLayer) -> bytes:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Fetcher, "layer", fails)
+    async with swarm() as it:
+        one, two = await it.start_all(2)
+        two.service.begin_layers(HIDDEN_S)
+        await one.publish(1, b"base", LAYERS)
+        await until(lambda: bool(two.told("warning")))
+        await one.publish(2, b"next")
+        await until(lambda: two.follows(one))
+        assert {"a bug" in event.detail for event in two.told("warning")} == {True}
+        two.events.clear()  # or the swarm would find them
 
 
 async def test_who_takes_a_piece_of_a_refinement_does_not_have_it(autojump_clock):
