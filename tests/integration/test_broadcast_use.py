@@ -7,7 +7,8 @@ from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11
 from libp2p.pubsub.pb import rpc_pb2
 
-from gossip.transport.libp2p.pubsub import DEGREE, TopicRouter
+from gossip.core.ids import PeerId
+from gossip.transport.libp2p.pubsub import DEGREE, GuardedPubsub, TopicRouter
 
 TOPIC = "a swarm"
 FEW, ALL = b"for few", b"for all"
@@ -55,3 +56,13 @@ def test_only_those_to_whom_a_message_is_of_use_are_told_its_id() -> None:
     few, everybodys = put(it, FEW), put(it, ALL)
     told = {peer: set(topics[TOPIC]) for peer, topics in it.gossip_heartbeat().items()}
     assert told == {NEAR[0]: {few, everybodys}, FAR[0]: {everybodys}}
+
+
+def test_the_names_of_those_to_whom_a_message_is_of_no_use_are_decoded_once() -> None:
+    """They are asked for several times for each message, and their decoding would cost more than the rest."""
+    peers = frozenset(PeerId(peer.to_base58()) for peer in FAR)
+    it: Any = GuardedPubsub.__new__(GuardedPubsub)
+    it._handlers = SimpleNamespace(uninterested=lambda data: peers)
+    first, again = it._uninterested(FEW), it._uninterested(ALL)
+    assert first == {*FAR}
+    assert {id(peer) for peer in first} == {id(peer) for peer in again}
