@@ -125,6 +125,31 @@ async def test_a_bug_while_a_refinement_is_fetched_ends_nothing(autojump_clock, 
         two.events.clear()  # or the swarm would find them
 
 
+async def test_who_had_the_refinements_of_the_link_before_has_them_while_its_own_round_closes(autojump_clock):
+    async with swarm() as it:
+        one, two = await it.start_all(2)
+        two.service.begin_layers(HIDDEN_S)
+        await one.publish(1, b"base", LAYERS)
+        await until(lambda: one.service.layers_sent() == {two.peer: 2})
+        two.service.begin_layers(0.0)
+        await one.publish(2, b"next", LAYERS)
+        assert one.service.layers_sent() == {two.peer: 2}
+        await one.publish(3, b"after", LAYERS)
+        assert one.service.layers_sent() == {}
+
+
+async def test_what_is_on_its_way_when_a_round_closes_is_given_up(autojump_clock):
+    async with swarm() as it:
+        one, two = await it.start_all(2, degree=2, down_bytes_per_s=40_000)
+        two.service.begin_layers(1000.0)
+        await one.publish(1, b"base", (("int8", bytes(1_000_000)),))
+        await until(lambda: two.follows(one))
+        await trio.sleep(1)
+        await two.service.finish_layers(wait=False)
+        await trio.sleep(100)
+        assert [layer for _, layer, _, _ in deltas(two, one)] == [0]
+
+
 async def test_who_takes_a_piece_of_a_refinement_does_not_have_it(autojump_clock):
     async with swarm() as it:
         one, two = await it.start_all(2)
@@ -157,6 +182,18 @@ def test_of_a_neighbour_that_came_back_nothing_is_refined_before_its_estimate_is
     assert plan.next_layer(KEY.peer_id, 1.0) is None, "nothing of it was heard"
     back.chain.learn(links[1])
     assert plan.next_layer(KEY.peer_id, 1.0) is None
+
+
+async def test_nothing_is_held_of_an_update_whose_follower_was_refused(autojump_clock):
+    async with swarm() as it:
+        one, two = await it.start_all(2)
+        two.service.begin_layers(HIDDEN_S)
+        await one.publish(1, b"base", LAYERS)
+        await until(lambda: two.service.layers_taken() == {one.peer: 2})
+        two.verdict = lambda update: Reason.NONFINITE if update.seq == 2 else None
+        await one.publish(2, b"next")
+        await until(lambda: two.service.stats.rejected == {(one.peer, Reason.NONFINITE): 1})
+        assert two.service.layers_taken() == {}
 
 
 # -- liars

@@ -159,6 +159,26 @@ def test_a_refinement_counts_for_its_own_update_alone() -> None:
     assert torch.equal(*results)
 
 
+def test_refinements_end_with_the_estimate_that_they_refine() -> None:
+    base, (first, _) = sent()
+    results = []
+    for refined in (False, True):
+        node = make(layers=LAYERS)
+        node.track("peer", None)
+        node.apply("peer", *base)
+        if refined:
+            node.refine("peer", 1, *first)
+        snapshot = node.estimate("peer")
+        assert snapshot is not None
+        node.track("peer", snapshot)
+        with pytest.raises(PayloadError, match="protocol"):
+            node.refine("peer", 1, *first)
+        node.encode(torch.zeros(D), round=0)
+        node.refined_by({"peer": 2})
+        results.append(moved(node, ["peer"]))
+    assert torch.equal(*results)
+
+
 def scaled(refinement: Message, factor: float) -> Message:
     """A payload of q2 that stands for values so many times as large: its scales are."""
     blocks = -(-D // 1024)
