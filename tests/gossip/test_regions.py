@@ -28,7 +28,7 @@ from gossip.core.messages import (
     parse_manifest_answer,
 )
 from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
-from gossip.discovery.peerstore import OF_FAR_REGIONS, REMINDED, RecordTrust
+from gossip.discovery.peerstore import OF_FAR_REGIONS, OF_OTHERS, REMINDED, RecordTrust
 from gossip.engine import JITTER_LEAST, JITTER_MOST, Engine
 from gossip.regions.region_draw import adjacent
 from gossip.session import ask_once
@@ -166,6 +166,8 @@ async def test_links_that_members_pass_on_stay_in_their_region(autojump_clock, m
         for bridge in regions[1]:
             if author.peer in bridge.service.bridge_ids:
                 assert bridge.service._engine.bridges.rounds[author.peer] == 1
+        author.service._engine.on_message(regions[0][1].peer, link, trio.current_time())
+        assert not author.service._engine.uninterested(link), "our own goes to all, also where it has come back to us"
 
 
 async def test_a_model_is_said_to_its_own_region_and_to_those_beside_it(autojump_clock, monkeypatch):
@@ -405,18 +407,25 @@ async def test_a_hello_has_records_of_the_receivers_regions_and_of_a_few_others(
         regions = await two_regions(it, 3, labels, all_known=False)
         region_of = {node.peer: label for label, nodes in zip(labels, regions, strict=True) for node in nodes}
         await trio.sleep(30.0)
-        told = 0
+        told = beside = 0
         for node in (node for nodes in regions for node in nodes):
             engine = node.service._context.engine
             for other in node.service.bridge_ids:
                 needed = engine.bridges.needed_by(other)
                 engine._told.forget(other)  # as if it had just come
                 hello = parse_hello(engine.hello_for(other, trio.current_time()))
-                found = [region_of[parse_record(open_envelope(raw, engine.scope)).peer] for raw in hello.records]
+                peers = [parse_record(open_envelope(raw, engine.scope)).peer for raw in hello.records]
+                found = [region_of[peer] for peer in peers]
+                verified = [record.peer for record in engine.peerstore.of_standing(RecordTrust.VERIFIED)]
+                others = [peer for peer in verified if peer != other]
+                if len(others) > OF_OTHERS:
+                    beside += len(engine.bridges.next_to(other, others))
+                    assert {*engine.bridges.next_to(other, others)} <= {*peers}
                 told += len(found)
                 assert sum(label not in needed for label in found) <= OF_FAR_REGIONS
                 assert {region_of[other]} < needed < set(labels)
         assert told
+        assert beside
 
 
 async def test_in_a_flat_swarm_a_record_that_names_a_region_changes_nothing(autojump_clock):
