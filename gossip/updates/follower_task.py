@@ -157,8 +157,11 @@ class Follower:
                 await self._refine(layer)
 
     async def _refine(self, work: FetchLayer) -> None:
-        """Pull a refinement and pass it on, unless its time is over before."""
+        """Pull a refinement and pass it on, unless its time is over before. One that is refused later than it was
+        expected counts as late, or to hold rounds up would cost nothing."""
         data: bytes | None = None
+        began = trio.current_time()
+        expected_s = self._layers.expected_s(work, began)
         with trio.CancelScope() as scope:
             self._layer = work, scope
             try:
@@ -174,7 +177,8 @@ class Follower:
             finally:
                 self._layer = None
         if data is None:
-            self._layers.given_up(work, late=scope.cancelled_caught)
+            late = scope.cancelled_caught or trio.current_time() - began > expected_s
+            self._layers.given_up(work, late=late)
             self._context.perform()
         else:
             layer = work.link.body.layers[work.layer - 1]

@@ -5,7 +5,7 @@ closes. So the next one is fetched of a neighbour if it is expected to be here i
 hidden, and one that is under way when the round closes is given up. A newer update always comes first.
 
 How long one takes is known from the last time, or else from the fastest transfer of this neighbour. What was given up
-is not asked for again for some links. Time is measured here, and nothing of it is a claim of the neighbour.
+is not asked for again for some rounds of ours. Time is measured here, and nothing of it is a claim of the neighbour.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from gossip.core.statements import UpdateHeader
 from gossip.updates.neighbour import Neighbour
 from gossip.updates.throughput import LEAST_S, Throughput
 
-RESTS_LINKS: Final = 8
-"""Links of a neighbour for which a layer is not fetched that did not come in time: at most an eighth of the rounds have
-a transfer that is given up."""
+RESTS_ROUNDS: Final = 8
+"""Rounds of ours for which a neighbour's layer is not fetched that did not come in time: at most an eighth of them have
+a transfer of it that is given up. Links are not counted: a liar makes as many as it likes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,9 @@ class LayerPlan:
         self._refined: dict[PeerId, _Refined] = {}
         self._took: dict[tuple[PeerId, int], tuple[int, float]] = {}
         """By neighbour and layer: bytes and seconds of the last transfer."""
-        self._rests: dict[tuple[PeerId, int], tuple[int, int]] = {}
-        """By neighbour and layer: before which link it is not fetched again."""
+        self._closings = 0
+        self._rests: dict[tuple[PeerId, int], int] = {}
+        """By neighbour and layer: before which closing of ours it is not fetched again."""
         self._sent: dict[PeerId, int] = {}
         self._sent_before: dict[PeerId, int] = {}
 
@@ -59,6 +60,7 @@ class LayerPlan:
 
     def begin_closing(self, hidden_s: float, now: float) -> None:
         """Note that a round closes now, and that this and later ones have so many seconds for refinements."""
+        self._closings += 1
         self._hidden_s = hidden_s
         self.closes_at = now + hidden_s
 
@@ -83,10 +85,10 @@ class LayerPlan:
         if refined is None or refined.over or refined.taken == len(refined.link.body.layers):
             return None
         work = FetchLayer(link=refined.link, layer=refined.taken + 1)
-        if not self.is_newest(work) or self._rests.get((peer, work.layer), (0, 0)) > refined.link.place:
+        if not self.is_newest(work) or self._rests.get((peer, work.layer), 0) > self._closings:
             return None
         left = self._hidden_s if self.closes_at is None else self.closes_at - now
-        return work if self._seconds(work, now) <= left and left > 0 else None
+        return work if self.expected_s(work, now) <= left and left > 0 else None
 
     def is_newest(self, work: FetchLayer) -> bool:
         """Return whether a layer is of the neighbour's newest link, and the runtime's estimate that of this link: of a
@@ -96,6 +98,16 @@ class LayerPlan:
         applied = neighbour.chain.applied if neighbour else None
         newest = announced is not None and announced.place <= work.link.place
         return newest and applied is not None and applied.digest == work.link.digest
+
+    def expected_s(self, work: FetchLayer, now: float) -> float:
+        """Return how long a layer is expected to take; 0 where nothing was measured yet."""
+        peer, size = work.link.peer, work.link.body.layers[work.layer - 1].size
+        measured = [size_ / seconds for (who, _), (size_, seconds) in self._took.items() if who == peer]
+        received = self._speeds.of(peer, now).received
+        speeds = measured if received is None else [*measured, received]
+        by_speed = size / max(speeds) if speeds else 0.0
+        known = self._took.get((peer, work.layer))
+        return by_speed if known is None else min(by_speed, known[1] * size / known[0])
 
     def took(self, work: FetchLayer, seconds: float) -> None:
         """Note that a layer is here, so many seconds after it was asked for."""
@@ -109,13 +121,13 @@ class LayerPlan:
 
     def given_up(self, work: FetchLayer, *, late: bool) -> None:
         """Note that a layer did not come, and nothing more of its link is fetched. `late`: its time was over."""
-        peer, (epoch, seq) = work.link.peer, work.link.place
+        peer = work.link.peer
         refined = self._refined.get(peer)
         if refined is not None and refined.link.digest == work.link.digest:
             refined.over = True
         if late:
             self._took.pop((peer, work.layer), None)
-            self._rests[peer, work.layer] = epoch, seq + RESTS_LINKS
+            self._rests[peer, work.layer] = self._closings + RESTS_ROUNDS
 
     def depths(self) -> dict[PeerId, int]:
         """Return how many layers of its newest update are held of each neighbour that has sent any."""
@@ -136,16 +148,6 @@ class LayerPlan:
         that had them then has them before its own round closes, which may be after ours."""
         peers = self._neighbours.keys() & (self._sent.keys() | self._sent_before.keys())
         return {peer: max(self._sent.get(peer, 0), self._sent_before.get(peer, 0)) for peer in peers}
-
-    def _seconds(self, work: FetchLayer, now: float) -> float:
-        """Return how long a layer is expected to take; 0 where nothing was measured yet."""
-        peer, size = work.link.peer, work.link.body.layers[work.layer - 1].size
-        measured = [size_ / seconds for (who, _), (size_, seconds) in self._took.items() if who == peer]
-        received = self._speeds.of(peer, now).received
-        speeds = measured if received is None else [*measured, received]
-        by_speed = size / max(speeds) if speeds else 0.0
-        known = self._took.get((peer, work.layer))
-        return by_speed if known is None else min(by_speed, known[1] * size / known[0])
 
     def _forget_departed(self) -> None:
         here = self._neighbours

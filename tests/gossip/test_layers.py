@@ -20,7 +20,7 @@ from gossip.core.statements import Layer, UpdateHeader, UpdateHeaderBody, parse_
 from gossip.session import open_session
 from gossip.updates.fetcher_task import Fetcher
 from gossip.updates.hash_chain import EquivocationError, HashChain
-from gossip.updates.layer_plan import FetchLayer, LayerPlan
+from gossip.updates.layer_plan import RESTS_ROUNDS, FetchLayer, LayerPlan
 from gossip.updates.neighbour import Neighbour
 from gossip.updates.publisher import Payload, Publisher
 from gossip.updates.throughput import Throughput
@@ -279,6 +279,90 @@ async def test_a_withheld_refinement_delays_a_round_by_no_more_than_its_hidden_t
         await nodes[1].publish(2)
         assert await close(nodes[0], 2) == 0, "it is not asked again for the same link"
         nursery.cancel_scope.cancel()
+
+
+ROUNDS = 12
+
+
+def refined_rounds() -> tuple[list[UpdateHeader], dict[Digest, bytes]]:
+    """A chain of the liar's with a refinement in each link but the genesis, and its blobs by address."""
+    links, blobs = [link(by=KEY)], {}
+    for number in range(1, ROUNDS + 1):
+        data, layer = b"data %d" % number, b"layer %d" % number
+        layers = (Layer(codec="q2", size=len(layer), address=blob_manifest_of(layer).address),)
+        body = UpdateHeaderBody(round=number, kind="delta", codec="none", size=len(data), layers=layers)
+        address = blob_manifest_of(data).address
+        prev = links[-1].digest
+        statement = update_header_statement(epoch=1, seq=number, prev=prev, address=address, body=body)
+        links.append(parse_update_header(sealed(statement, KEY)))
+        blobs |= {address: data, layers[0].address: layer}
+    return links, blobs
+
+
+@pytest.mark.parametrize("held_s", [0.9 * HIDDEN_S, 2 * HIDDEN_S])
+@pytest.mark.parametrize("resets", [True, False])
+async def test_who_refuses_late_or_withholds_delays_one_round_in_eight(autojump_clock, held_s, resets):
+    links, blobs = refined_rounds()
+    refinements = {layer.address for each in links for layer in each.body.layers}
+
+    def answer(request: Request) -> bytes | None:
+        if isinstance(request, HeadersRequest):
+            return encode_answer([it.raw for it in links[request.first : request.first + request.count]])
+        if isinstance(request, ManifestRequest) and request.address not in refinements:
+            data = blobs[request.address]
+            return encode_answer(blob_manifest_of(data).encode(), data)
+        return None
+
+    class Holds(Liar):
+        async def _reply(self, raw: bytes) -> bytes:
+            answer = await super()._reply(raw)
+            asked = self.asked[-1]
+            if isinstance(asked, ManifestRequest) and asked.address in refinements:
+                await trio.sleep(held_s)
+                if resets:
+                    raise trio.BrokenResourceError
+            return answer
+
+    async with swarm() as it, trio.open_nursery() as nursery:
+        nodes = await it.start_all(2)
+        liar = Holds(KEY, it.network.attach(KEY.peer_id), answer)
+        await nursery.start(lambda *, task_status: liar.transport.run(liar, task_status=task_status))
+        for node in nodes:
+            await liar.greet(node)
+        await liar.transport.publish(links[0].raw)
+        waits = []
+        for round_ in range(1, ROUNDS + 1):
+            await liar.transport.publish(links[round_].raw)
+            for node in nodes:
+                await node.publish(round_)
+            waits.append(await close(nodes[0], round_))
+            await trio.sleep(1.0)
+        late = [number for number, wait_s in enumerate(waits) if wait_s > 0.1]
+        assert late == [0, RESTS_ROUNDS]
+        assert max(waits) <= HIDDEN_S
+        nursery.cancel_scope.cancel()
+
+
+def test_a_late_refinement_rests_for_rounds_of_ours_and_not_for_as_many_links():
+    links, _ = refined_rounds()
+    neighbours = {KEY.peer_id: Neighbour(KEY.peer_id, 0.0)}
+    plan = LayerPlan(neighbours, Throughput(neighbours))
+    asked = []
+    for each in links:
+        neighbours[KEY.peer_id].chain.learn(each)
+        neighbours[KEY.peer_id].accepted(each)
+        plan.applied(each)
+        if each.seq == 1:
+            plan.begin_closing(HIDDEN_S, 0.0)
+        if (work := plan.next_layer(KEY.peer_id, 0.0)) is not None:
+            asked.append(each.seq)
+            plan.given_up(work, late=True)
+    assert asked == [1]
+    for _ in range(RESTS_ROUNDS):
+        assert plan.next_layer(KEY.peer_id, 0.0) is None
+        plan.begin_closing(HIDDEN_S, 0.0)
+    plan.applied(links[-1])
+    assert plan.next_layer(KEY.peer_id, 0.0) is not None
 
 
 def test_two_links_that_differ_in_a_refinement_alone_prove_a_lie():
