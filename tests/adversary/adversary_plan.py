@@ -6,6 +6,7 @@ draw every kind there is; the rest is drawn freely.
 
 import json
 import random
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -104,10 +105,15 @@ def _kind_of(seed: int) -> str:
     return later[-1] if later else KINDS[seed % len(KINDS)]
 
 
+def _belongs_to(among: Set[str]) -> str:
+    """The first of the later kinds of scenario, where a move is for these alone; else none."""
+    return min(among, key=LATER.__getitem__) if among <= LATER.keys() else ""
+
+
 def _due(seed: int) -> tuple[str, ...]:
     """Of the moves that fit its scenario those that no seed before it has had to draw for longest."""
     if _kind_of(seed) in LATER:
-        return tuple(sorted(kind for kind, spec in MOVES.items() if spec.among == {_kind_of(seed)}))
+        return tuple(sorted(kind for kind, spec in MOVES.items() if _belongs_to(spec.among) == _kind_of(seed)))
     queue = sorted(kind for kind, spec in MOVES.items() if not spec.among <= LATER.keys())
     random.Random(0).shuffle(queue)
     due: list[str] = []

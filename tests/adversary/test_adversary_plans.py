@@ -47,7 +47,7 @@ DEFAULT_SEEDS = (
     6000,
     6001,
     7000,
-    7001,
+    7002,
 )
 """Few that together draw all there is; `make soak` plays the first 500, and meetings of the next 300."""
 
