@@ -21,6 +21,7 @@ from typing import Any
 from node.simulation.scenario_file import LoadedScenario, load_scenario
 from node.simulation.twin import play
 from node.simulation.verdict import judged
+from node.system.errors import UsageError
 
 AFTER = 10
 """Rounds."""
@@ -38,6 +39,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
+    try:
+        load_scenario(asked.scenario, asked.set, seed=0)
+    except UsageError as error:
+        parser.error(str(error))
     asked.out.mkdir(parents=True, exist_ok=True)
     first, _, last = asked.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)

@@ -256,14 +256,15 @@ class RegionalAveraging:
 
 def around_medoid(models_d: Sequence[torch.Tensor], liars: int) -> list[int]:
     """Return the places of the model that is nearest to the others, `liars` of them left out, and of those around it:
-    less than half as far from it as the farthest of all. Of models that are equally near, the first (d each)."""
+    less than half as far from it as the farthest, so many again left out. Of models that are equally near, the first
+    (d each)."""
     distances = [[0.0] * len(models_d) for _ in models_d]
     for (one, one_d), (other, other_d) in combinations(enumerate(models_d), 2):
         distances[one][other] = distances[other][one] = float(torch.dist(one_d, other_d))
     counted = max(2, len(models_d) - liars)  # itself among them
     scores = [sum(sorted(row)[:counted]) for row in distances]
     from_medoid = distances[min(range(len(scores)), key=scores.__getitem__)]
-    farthest = max(from_medoid)
+    farthest = sorted(from_medoid)[max(len(from_medoid) - 1 - liars, min(1, len(from_medoid) - 1))]
     return [place for place, distance in enumerate(from_medoid) if distance == 0.0 or 2 * distance < farthest]
 
 

@@ -286,7 +286,7 @@ def test_of_four_that_have_grown_apart_one_that_lies_moves_the_others_within_wha
 
 def test_liars_do_not_draw_the_medoid_towards_them():
     honest = [torch.full((4,), place) for place in (0.0, 1.0, 2.0, 3.0, 4.0)]
-    assert around_medoid([*honest, *[torch.full((4,), 6.0)] * 2], 2) == [1, 2, 3]
+    assert around_medoid([*honest, *[torch.full((4,), 6.0)] * 2], 2) == [2]
 
 
 def test_one_that_lies_near_the_medoid_is_trimmed():
@@ -296,11 +296,10 @@ def test_one_that_lies_near_the_medoid_is_trimmed():
     assert 0.0 - 1e-2 <= met(it, honest, *others) <= 0.25 + 1e-2
 
 
-def test_a_liar_that_is_far_away_makes_those_that_meet_take_the_mean():
-    """It is the farthest then, and all honest models are near to the medoid (decision 0113)."""
+def test_a_liar_that_is_far_away_does_not_make_all_others_near():
     honest = [torch.full((4,), place) for place in (0.0, 0.1, 10.0, 10.1)]
-    assert around_medoid(honest, 1) == [0, 1]
-    assert around_medoid([*honest, torch.full((4,), 1000.0)], 1) == [0, 1, 2, 3]
+    assert around_medoid([*honest, torch.full((4,), 1000.0)], 1) in ([0, 1], [2, 3])
+    assert around_medoid(honest, 0) == [0, 1]
 
 
 def test_a_far_round_that_one_lies_does_not_make_it_the_only_one_that_counts():
