@@ -148,6 +148,7 @@ def test_a_killed_node_leaves_no_cgroup_once_another_starts(tmp_path: Path) -> N
 def test_a_budget_that_is_too_small_is_told_in_one_line(tmp_path: Path) -> None:
     refused = ran(tmp_path, "node", "--run-dir", "run", *MICRO, "--memory", "200MiB")
     assert refused.code == 2
+    assert not (tmp_path / "run" / "node" / "config.toml").exists(), "the next start is not refused for it as well"
     (line,) = refused.err.splitlines()
     assert "budget.memory of 210 MB is too little: this node needs " in line
     assert groups() == []
