@@ -76,6 +76,7 @@ class AttackSection(_Free):
     """What this node does to others; "none" is honest."""
 
     name: str = "none"
+    from_round: int = Field(default=0, ge=0, description="Round from which it lies; before it is honest.")
 
     def find(self) -> Attack | None:
         """Return the attack; None for an honest node. UsageError on an option that it does not take."""

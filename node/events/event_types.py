@@ -469,6 +469,19 @@ class Unpaused(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NeighboursChosen(Event):
+    """The node fetches the updates of other neighbours first than in the round before (`[selection]`)."""
+
+    name: ClassVar[str] = "chosen"
+
+    round: int
+    first: list[str]
+    """Whose updates are fetched first; none: all are alike again."""
+    explored: list[str]
+    """Who of these is tried, and not waited for."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BudgetPlanned(Event):
     """The node has a budget, and has chosen how to stay within it."""
 

@@ -500,6 +500,19 @@ METRICS: Final[tuple[Metric, ...]] = (
         panel=NoPanel("asked by hand, when `throttled` has told that somebody is slow to read"),
     ),
     Metric(
+        name="peer_fetched_first",
+        kind="gauge",
+        labels=("peer",),
+        help="1 for neighbours whose updates are fetched first.",
+        page=(
+            "1 for each neighbour whose updates are fetched first, 0 for the others (`[selection]`); no series where "
+            "all are alike"
+        ),
+        wrong="changes in most rounds: the link does not carry `selection.most` updates a round",
+        sources=(Live(lambda now: now.fetched_first),),
+        panel=NoPanel("of nodes with `[selection]` alone; `chosen` in the log has the same"),
+    ),
+    Metric(
         name="peer_layers",
         kind="gauge",
         labels=("peer",),

@@ -40,6 +40,8 @@ class Readings:
     """Seconds of computing that reading these took."""
     layers: Mapping[str, int] = field(default_factory=dict)
     """How many refinements of its newest update are held of each current neighbour with any."""
+    fetched_first: Mapping[str, int] = field(default_factory=dict)
+    """By current neighbour, 1 where its updates are fetched first; empty where all are alike."""
     queues: Mapping[str, int] = field(default_factory=dict)
     blob_seconds: Durations = field(default_factory=Durations)
     drops: Mapping[str, int] = field(default_factory=dict)

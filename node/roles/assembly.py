@@ -278,7 +278,7 @@ def make_node(
     trainer, genesis_d = learned or learner_of(config, around)
     run = run_info(config, trainer.fingerprint, genesis_d, trainer.identity)
     honest = _strategy(config, genesis_d, around.identity.peer_id, trainer)
-    strategy = byzantine.lying(honest, attack, config.train.seed)
+    strategy = byzantine.lying(honest, attack, config.train.seed, from_round=config.attack.from_round)
     journal = Journal(around.emit, clock=around.clock)
     lock = EagerLock()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
@@ -289,7 +289,7 @@ def make_node(
     _file_optimizer(trainer, config, around.new_file, journal)
     del genesis_d
     snapshots = SnapshotCutter(strategy, around.new_file)
-    service = byzantine.service_type(attack)(
+    service = byzantine.service_type(attack, from_round=config.attack.from_round)(
         identity=around.identity,
         transport=around.transport,
         config=network_for(config, trainer.numel),

@@ -46,6 +46,8 @@ FORGED_BYTES = 4
 def attack_of(section: AttackSection) -> Attack | None:
     """Return the attack of a node; None for an honest one. Raises UsageError for one that no node can carry out."""
     attack = section.find()
+    if isinstance(attack, DataAttack) and section.from_round:
+        raise UsageError(f"the attack {section.name} trains on other data from the start", "leave out from_round")
     if attack is None or isinstance(attack, VectorAttack | ModelAttack | DataAttack | WireAttack):
         return attack
     message = f"the attack {section.name} tells each neighbour something else, and a node has one chain for all"
@@ -57,16 +59,18 @@ def poisoned(task: Task, attack: Attack | None) -> Task:
     return attack.poison(task) if isinstance(attack, DataAttack) else task
 
 
-def lying(strategy: SyncStrategy, attack: Attack | None, seed: int) -> SyncStrategy:
-    """Return the strategy that the node publishes with."""
+def lying(strategy: SyncStrategy, attack: Attack | None, seed: int, *, from_round: int = 0) -> SyncStrategy:
+    """Return the strategy that the node publishes with; it lies from `from_round` on."""
     if isinstance(attack, VectorAttack | ModelAttack):
-        return liar_of(strategy, attack, generator=torch.Generator().manual_seed(seed))
+        return liar_of(strategy, attack, generator=torch.Generator().manual_seed(seed), from_round=from_round)
     return strategy
 
 
-def service_type(attack: Attack | None) -> Callable[..., GossipService]:
+def service_type(attack: Attack | None, *, from_round: int = 0) -> Callable[..., GossipService]:
     """Return the factory of the node's service; it takes the arguments of GossipService."""
-    return partial(ByzantineService, attack) if isinstance(attack, WireAttack) else GossipService
+    if isinstance(attack, WireAttack):
+        return partial(ByzantineService, attack, from_round=from_round)
+    return GossipService
 
 
 class ByzantineService(GossipService):
@@ -76,6 +80,7 @@ class ByzantineService(GossipService):
         self,
         attack: WireAttack,
         *,
+        from_round: int = 0,
         identity: Identity,
         transport: Transport,
         config: GossipConfig,
@@ -106,6 +111,7 @@ class ByzantineService(GossipService):
             recorder=recorder,
         )
         self._attack = attack
+        self._from_round = from_round
         self._forger = Forger(identity, Scope(swarm=config.named, run=run.run_id), run.genesis)
         self._to_all = transport.publish
 
@@ -120,11 +126,13 @@ class ByzantineService(GossipService):
         state: StateSource | None = None,
         layers: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        """Publish the true update, and then the round's misdeeds."""
+        """Publish the true update, and then the round's misdeeds, once it has begun to lie."""
         before = self.head
         await super().publish(
             round=round, codec=codec, payload=payload, steps=steps, tokens=tokens, state=state, layers=layers
         )
+        if round < self._from_round:
+            return
         body = UpdateHeaderBody(round=round, kind="delta", codec=codec, size=len(payload), steps=steps, tokens=tokens)
         for raw in self._forger.broadcasts(self._attack.misdeeds(round), before, body):
             await self._to_all(raw)

@@ -71,6 +71,8 @@ class Chooser:
         one of them may be explored."""
         self.policy = policy
         self.least = least
+        self.newest: Choice | None = None
+        """The newest choice; None: all are alike."""
         self._places = max(most, least + 1, LEAST_PLACES)
         self._oldest = oldest
         self._explore = explore
@@ -95,6 +97,10 @@ class Chooser:
     def choose(self, here: Mapping[str, FetchCost], heard: Collection[str]) -> Choice | None:
         """Return who is first in a round; None: everybody. `here`: the neighbours. `heard`: those whose models are
         recent enough to be in the round."""
+        self.newest = self._choice(here, heard)
+        return self.newest
+
+    def _choice(self, here: Mapping[str, FetchCost], heard: Collection[str]) -> Choice | None:
         self._note(here, heard)
         if len(here) <= self._places or self._round <= WARM_UP:
             self._kept, self._trial = {}, None

@@ -9,7 +9,8 @@ import torch
 from gossip.core.api import LinkSpeed, NeighbourStatus
 from gossip.core.ids import PeerId
 from node.config.schema import Config
-from node.selection.chooser import Chooser, FetchCost
+from node.events.event_types import NeighboursChosen
+from node.selection.chooser import Choice, Chooser, FetchCost
 from p2ptrain.protocols import implements
 from p2ptrain.sync.base import HasAnchor, InPlace, SyncStrategy
 from p2ptrain.sync.mixing import parts
@@ -63,9 +64,10 @@ def _distance(one_d: torch.Tensor, other_d: torch.Tensor) -> float:
     return float(sum(squares) ** 0.5)
 
 
-def choose_next(chooser: Chooser, service: PullsInOrder, live: Collection[str], payload_bytes: int) -> None:
+def choose_next(chooser: Chooser, service: PullsInOrder, live: Collection[str], payload_bytes: int) -> bool:
     """Choose for a round that is about to close. `live`: neighbours whose models are recent enough to be in it.
-    `payload_bytes`: of an update."""
+    `payload_bytes`: of an update. Return whether the choice is another one than before."""
+    before = chooser.newest
     speeds = service.link_speeds()
     here = {
         str(peer): FetchCost(lag=it.staleness, seconds=_seconds(speeds.get(peer), payload_bytes))
@@ -77,6 +79,13 @@ def choose_next(chooser: Chooser, service: PullsInOrder, live: Collection[str], 
     else:
         first, awaited = (frozenset(map(PeerId, names)) for names in (choice.first, choice.awaited))
         service.fetch_first(first, awaited=awaited, least=chooser.least)
+    return choice != before
+
+
+def chosen_event(round: int, choice: Choice | None) -> NeighboursChosen:
+    """Return what the log has of a choice."""
+    first, awaited = (frozenset[str](), frozenset[str]()) if choice is None else (choice.first, choice.awaited)
+    return NeighboursChosen(round=round, first=sorted(first), explored=sorted(first - awaited))
 
 
 def _seconds(speed: LinkSpeed | None, payload_bytes: int) -> float | None:

@@ -239,6 +239,7 @@ def readings(node: Node) -> Readings:
         reachability=service.reachability(),
         accepted={str(peer): node.counts.accepted[str(peer)] for peer in service.neighbours()},
         layers={str(peer): layers for peer, layers in service.layers_taken().items()},
+        fetched_first=_fetched_first(node),
         read_seconds={str(peer): seconds for peer, seconds in service.read_seconds.items()},
         queues=node.queues(),
         blob_seconds=service.stats.blob_seconds,
@@ -251,6 +252,11 @@ def readings(node: Node) -> Readings:
         crossed={"sent": service.stats.crossed_bytes_sent, "received": service.stats.crossed_bytes_received},
         spectral_gap=_gap_of(frozenset(service.known_graph().items())),
     )
+
+
+def _fetched_first(node: Node) -> dict[str, int]:
+    choice = None if node.chooser is None else node.chooser.newest
+    return {} if choice is None else {str(peer): int(str(peer) in choice.first) for peer in node.service.neighbours()}
 
 
 def moment(node: Node, lag_s: float | None) -> LiveSnapshot:

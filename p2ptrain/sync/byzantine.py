@@ -68,14 +68,21 @@ class Byzantine:
     """
 
     def __init__(
-        self, inner: SyncStrategy, attack: VectorAttack | ModelAttack, *, generator: torch.Generator | None = None
+        self,
+        inner: SyncStrategy,
+        attack: VectorAttack | ModelAttack,
+        *,
+        generator: torch.Generator | None = None,
+        from_round: int = 0,
     ) -> None:
+        """`from_round`: the first round in which it lies."""
         if not isinstance(inner, Observable):
             raise ValueError(f"the strategy {inner.name!r} cannot be attacked: it does not show its vectors")
         self.name = inner.name
         self._inner = inner
         self._attack = attack
         self._generator = generator
+        self._from_round = from_round
         self._encoder = inner.encoder.fork()
         """Encodes the lies; `public_d` is what the neighbours hold for this node."""
         self._anchors: dict[int, torch.Tensor] = {}
@@ -89,7 +96,7 @@ class Byzantine:
         anchor_d = self._inner.anchor_d
         self._anchors = {at: old_d for at, old_d in self._anchors.items() if at == round - 1}
         self._anchors[round] = anchor_d.clone()
-        lie_d = self._lie(theta_d, round)
+        lie_d = self._lie(theta_d, round) if round >= self._from_round else theta_d
         self._inner.encode(theta_d, round=round)
         message = self._encoder.draft(lie_d, anchor_d=anchor_d, round=round)
         with suppress(PayloadError):
@@ -235,9 +242,14 @@ class LyingMember(Byzantine):
     """The same for an all-reduce strategy: what it packs is the lie, and so is the model that newcomers are given."""
 
     def __init__(
-        self, inner: GroupAllReduce, attack: VectorAttack | ModelAttack, *, generator: torch.Generator | None = None
+        self,
+        inner: GroupAllReduce,
+        attack: VectorAttack | ModelAttack,
+        *,
+        generator: torch.Generator | None = None,
+        from_round: int = 0,
     ) -> None:
-        super().__init__(inner, attack, generator=generator)
+        super().__init__(inner, attack, generator=generator, from_round=from_round)
         self._inner_group = inner
 
     def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
@@ -251,7 +263,8 @@ class LyingMember(Byzantine):
 
     def pack(self, theta_d: torch.Tensor, *, round: int) -> bytes:
         """Return the lie, which may be none that can be read."""
-        lie_d = self._lie(self._inner_group.told(theta_d), NOTHING_YET)
+        told_d = self._inner_group.told(theta_d)
+        lie_d = self._lie(told_d, NOTHING_YET) if round >= self._from_round else told_d
         self._inner_group.pack(theta_d, round=round)
         self._encoder.public_d = lie_d
         return self._inner_group.packed(lie_d, round=round)
@@ -279,11 +292,16 @@ class LyingMember(Byzantine):
 
 
 def liar_of(
-    inner: SyncStrategy, attack: VectorAttack | ModelAttack, *, generator: torch.Generator | None = None
+    inner: SyncStrategy,
+    attack: VectorAttack | ModelAttack,
+    *,
+    generator: torch.Generator | None = None,
+    from_round: int = 0,
 ) -> Byzantine:
-    """Return a strategy that lies as its kind does. ValueError where it does not show its vectors."""
+    """Return a strategy that lies as its kind does, from `from_round` on. ValueError where it does not show its
+    vectors."""
     if isinstance(inner, GroupAllReduce):
-        return LyingMember(inner, attack, generator=generator)
+        return LyingMember(inner, attack, generator=generator, from_round=from_round)
     if isinstance(inner, AllReduceStrategy):
         raise ValueError(f"the strategy {inner.name!r} cannot be attacked: it does not show what it packs")
-    return Byzantine(inner, attack, generator=generator)
+    return Byzantine(inner, attack, generator=generator, from_round=from_round)

@@ -9,7 +9,7 @@ from gossip.core.api import LinkSpeed, NeighbourStatus
 from gossip.core.ids import PeerId
 from node.config.schema import Config, from_raw
 from node.selection.chooser import WARM_UP
-from node.training.choosing import choose_next, chooser_for, distances
+from node.training.choosing import choose_next, chooser_for, chosen_event, distances
 from p2ptrain.sync import SyncConfig, build
 from p2ptrain.sync.vectors import to_bytes
 
@@ -53,10 +53,13 @@ def test_the_network_is_told_who_is_first_and_how_many_of_them_the_rule_needs() 
     config = from_raw({"selection": {"policy": "nearest", "most": 3, "explore": 0.0}})
     chooser, network = chooser_for(config, 3, random.Random(1)), Network()
     assert chooser is not None
-    for _ in range(WARM_UP + 1):
-        choose_next(chooser, network, list(map(str, PEERS)), payload_bytes=1000)
+    changed = [choose_next(chooser, network, list(map(str, PEERS)), payload_bytes=1000) for _ in range(WARM_UP + 2)]
+    assert changed == [*[False] * WARM_UP, True, False]
     nearest = frozenset(PEERS[:3])
-    assert network.told == [*[(None, frozenset(), 0)] * WARM_UP, (nearest, nearest, 2)]
+    assert network.told == [*[(None, frozenset(), 0)] * WARM_UP, *[(nearest, nearest, 2)] * 2]
+    event = chosen_event(4, chooser.newest)
+    assert (event.first, event.explored) == (sorted(nearest), [])
+    assert chosen_event(4, None).first == []
 
 
 def test_distances_are_from_the_anchor_to_what_is_held_of_a_neighbour() -> None:

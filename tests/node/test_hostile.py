@@ -43,6 +43,11 @@ def test_none_is_honest() -> None:
     assert service_type(attack) is GossipService
 
 
+def test_who_trains_on_other_data_does_so_from_the_start() -> None:
+    with pytest.raises(UsageError, match="label_flip trains on other data from the start"):
+        attack_of(from_raw({"attack": {"name": "label_flip", "from_round": 3}}).attack)
+
+
 @pytest.mark.parametrize("name", attacks.names(EdgeAttack))
 def test_up_refuses_at_once_what_tells_each_neighbour_something_else(name: str) -> None:
     config = load([], [f"attack.name={name}"])  # a simulation may read the same file

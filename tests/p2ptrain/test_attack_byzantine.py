@@ -8,7 +8,8 @@ from sizes import examples
 
 from p2ptrain import attacks
 from p2ptrain.compress import PayloadError
-from p2ptrain.sync import Byzantine, SyncConfig, SyncStrategy, build
+from p2ptrain.sync import Byzantine, SyncConfig, SyncStrategy, build, liar_of
+from p2ptrain.sync.base import AllReduceStrategy
 
 D = 5
 GENESIS_D = torch.arange(D, dtype=torch.float32)
@@ -175,3 +176,26 @@ def test_a_strategy_that_hides_its_vectors_cannot_be_attacked() -> None:
 
     with pytest.raises(ValueError, match="'closed' cannot be attacked"):
         Byzantine(Closed(), attacks.get("ipm"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("attack", ["sign_flip", "scaled"])
+def test_before_its_first_round_a_liar_sends_what_an_honest_one_does(attack: str) -> None:
+    honest, liar = (
+        build(EXACT, GENESIS_D, "a"),
+        liar_of(build(EXACT, GENESIS_D, "a"), attacks.get(attack), from_round=2),
+    )
+    for round in range(4):
+        theta_d = GENESIS_D + round + 1
+        true, said = (each.encode(theta_d, round=round) for each in (honest, liar))
+        assert (said == true) == (round < 2)
+
+
+def test_an_all_reduce_member_that_turns_packs_the_truth_until_then() -> None:
+    config = SyncConfig(strategy="moshpit", aggregator="mean", f=0)
+    liar, honest = (build(config, GENESIS_D, "a") for _ in range(2))
+    turned = liar_of(liar, attacks.get("sign_flip"), from_round=2)
+    theta_d = GENESIS_D + 1
+    assert isinstance(turned, AllReduceStrategy)
+    assert isinstance(honest, AllReduceStrategy)
+    same = [turned.pack(theta_d, round=round) == honest.pack(theta_d, round=round) for round in range(4)]
+    assert same == [True, True, False, False]

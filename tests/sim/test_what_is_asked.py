@@ -24,6 +24,7 @@ AFTER_AN_EVENT: Served = {
     "p2ptrain_peer_clipped_total": {"peer": set()},
     "p2ptrain_peer_accepted_total": {"peer": set()},
     "p2ptrain_peer_layers": {"peer": set()},
+    "p2ptrain_peer_fetched_first": {"peer": set()},
     "p2ptrain_peer_read_seconds_total": {"peer": set()},
     "p2ptrain_rung": {"rung": set()},
     "p2ptrain_paused_seconds_total": {"reason": set()},

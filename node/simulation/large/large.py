@@ -235,7 +235,7 @@ def _sync(
         what = f"the large mode has attacks on models alone, and {config.attack.name} is none"
         raise UsageError(what, "use mode = 'faithful'")
     seed = rng_of(loaded.scenario.seed, name, "attack").getrandbits(62)
-    return liar_of(sync, attack, generator=torch.Generator().manual_seed(seed))
+    return liar_of(sync, attack, generator=torch.Generator().manual_seed(seed), from_round=config.attack.from_round)
 
 
 def _device(scenario: Scenario, name: str | None) -> DeviceClass:

@@ -5,7 +5,7 @@ from typing import Final
 from gossip.core.api import Fetch, RoundView
 from node.selection.chooser import Chooser
 from node.training.bandwidth import give_budget, hidden_seconds
-from node.training.choosing import choose_next, distances
+from node.training.choosing import choose_next, chosen_event, distances
 from node.training.divergence import diverged, why_refused
 from node.training.executors import SideWork
 from node.training.inner_loop import Phase
@@ -59,7 +59,8 @@ class GossipAverager:
         if chooser.policy.measures:
             async with node.strategy_lock:
                 chooser.measured(await node.compute(lambda: distances(self._strategy, live)))
-        choose_next(chooser, node.service, live, node.counts.newest_bytes)
+        if choose_next(chooser, node.service, live, node.counts.newest_bytes):
+            node.journal.emit(chosen_event(node.state.round, chooser.newest))
 
     async def _publish(self, node: Node, phase: Phase) -> None:
         """Compress this round's parameters against the tracked estimate, and publish the result."""
