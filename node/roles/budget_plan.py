@@ -20,6 +20,10 @@ from p2ptrain.sync.strategy_spec import GOSSIP
 LOG_BYTES: Final = 16 << 20
 """Of the folder's events, logs and small files, as far as a plan counts them: some 20,000 rounds. Chosen."""
 
+WRITTEN: Final = 2
+"""Checkpoints that the next one takes while it is written: the file, and the state that it is written from, which is
+kept in a file without a name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetPlan:
@@ -52,21 +56,24 @@ def plan_memory(config: Config, need: Callable[[Config], int], *, least_examples
 
 def plan_disk(config: Config, parameters: int) -> BudgetPlan:
     """Return the settings with as many checkpoints kept as fit into `budget.disk`, of a model of so many parameters.
-    `needed` is of the disk. Raises UsageError where one and the next do not fit."""
+    `needed` is of the disk. Raises UsageError where one does not fit beside the next."""
     one = expected_bytes(parameters, late_average=config.train.late_average > 0)
     beside = LOG_BYTES + MARGIN_BYTES + estimates_bytes(config, parameters) + optimizer_bytes(config, parameters)
     budget, keep = config.budget.disk, config.node.checkpoint_keep
     if budget is None:
-        return BudgetPlan(config=config, needed=beside + (keep + 1) * one)
-    fit = min(keep, (budget - beside) // one - 1)
+        return BudgetPlan(config=config, needed=beside + (keep + WRITTEN) * one)
+    fit = min(keep, (budget - beside) // one - WRITTEN)
     if fit < 1:
+        least = beside + (1 + WRITTEN) * one
         raise UsageError(
-            f"budget.disk of {text.size(budget)} is too little: this node needs {text.size(beside + 2 * one)} at least",
+            f"budget.disk of {text.size(budget)} is too little: this node needs {text.size(least)} at least",
             "give it that much, or lower the model",
         )
     moves = () if fit == keep else (f"{text.plural(fit, 'checkpoint')} kept",)
     node = replace(config.node, checkpoint_keep=fit)
-    return BudgetPlan(config=config.model_copy(update={"node": node}), needed=beside + (fit + 1) * one, moves=moves)
+    return BudgetPlan(
+        config=config.model_copy(update={"node": node}), needed=beside + (fit + WRITTEN) * one, moves=moves
+    )
 
 
 def _candidates(config: Config, least_examples: int) -> Iterator[tuple[Config, tuple[str, ...]]]:

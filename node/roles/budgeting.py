@@ -7,6 +7,7 @@ settings ── model built ── its memory read, one example tried ── `pl
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -15,15 +16,17 @@ from node.config.budget_section import BudgetConfig
 from node.config.schema import Config
 from node.events.event_types import BudgetPlanned
 from node.roles.assembly import NodeContext, learner_of
-from node.roles.budget_plan import BudgetPlan, plan_disk, plan_memory
+from node.roles.budget_plan import WRITTEN, BudgetPlan, plan_disk, plan_memory
 from node.roles.memory_forecast import FP32, memory_forecast
 from node.roles.observer import observes
 from node.system import free_memory, text
 from node.system.cgroups import HeldProcess, Limits
 from node.system.errors import UsageError
 from node.system.process_use import held_bytes
+from node.training.budget_meter import folder_bytes
 from node.training.budget_watch import BudgetWatch
 from node.training.checkpoint import CheckpointStore
+from node.training.checkpoint_room import estimates_bytes, expected_bytes, optimizer_bytes
 from p2ptrain.training import Learner, Trainer
 
 STARTED_BYTES: Final = 18_000_000
@@ -100,12 +103,26 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
         watch = BudgetWatch(config.budget.memory, used, trainer, least)
     return Budgeted(
         config=disk.config,
-        around=replace(around, checkpoints=CheckpointStore(folder, keep=keep)),
+        around=replace(
+            around, checkpoints=CheckpointStore(folder, keep=keep, room=disk_room(disk.config, folder, trainer.numel))
+        ),
         learned=learned,
         memory=memory,
         disk=disk,
         watch=watch,
     )
+
+
+def disk_room(config: Config, checkpoints: Path, parameters: int) -> Callable[[], int] | None:
+    """Return what measures how many bytes the node may still write: `budget.disk` without its folder, which has
+    `checkpoints` in it, and without the most that its files without names take; None without that budget."""
+    most = config.budget.disk
+    if most is None:
+        return None
+    late = config.train.late_average > 0
+    nameless = estimates_bytes(config, parameters) + optimizer_bytes(config, parameters)
+    named = most - nameless - (WRITTEN - 1) * expected_bytes(parameters, late_average=late)
+    return lambda: named - folder_bytes(checkpoints.parent)
 
 
 def needs_of(trainer: Trainer, least: int, used: Callable[[], int] = held_bytes) -> Callable[[Config], int]:

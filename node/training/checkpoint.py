@@ -11,7 +11,8 @@ is gone. So nothing is ever moved out of the way: wherever a save is killed, the
 or the new one. A damaged checkpoint (a dying drive) fails a digest. It is skipped for the one before it, and the reason
 is reported. So is one whose model is not finite, which older releases wrote.
 
-When the disk is full, older checkpoints are removed one by one, but never the newest whole one.
+When the disk is full, or the node's budget of it, older checkpoints are removed one by one, but never the newest whole
+one.
 """
 
 import errno
@@ -88,9 +89,11 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of one node: write, prune, find the newest valid one."""
 
-    def __init__(self, folder: Path, *, keep: int = 3) -> None:
+    def __init__(self, folder: Path, *, keep: int = 3, room: Callable[[], int] | None = None) -> None:
+        """`room` returns how many bytes the node may write beside what is there; None: as many as the disk takes."""
         self.folder = folder
         self._keep = keep
+        self._room = room
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint durably and prune the oldest. Raises OSError when the disk does not take it; the newest
@@ -100,6 +103,9 @@ class CheckpointStore:
         while missing(self.folder, needed):  # check first: a file cut short by a full disk takes space from others
             if not self._give_up_oldest():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        while self._room is not None and self._room() < needed:
+            if not self._give_up_oldest():
+                raise OSError(errno.EDQUOT, "budget.disk leaves no room for it")
         while True:
             try:
                 return self._save(checkpoint)

@@ -27,7 +27,7 @@ from node.metrics.node_metrics import Metrics
 from node.roles import assembly, budgeting
 from node.roles.assembly import check_runnable, own_trainer, why_not_filed
 from node.roles.budget_plan import plan_disk, plan_memory
-from node.roles.budgeting import bound_gpu, check_budget, needs_of
+from node.roles.budgeting import bound_gpu, check_budget, disk_room, needs_of
 from node.roles.memory_forecast import memory_forecast
 from node.system import cgroups
 from node.system.byte_sizes import EXAMPLE, byte_size
@@ -37,6 +37,7 @@ from node.system.process_use import held_bytes
 from node.top.screen import _memory
 from node.training.budget_meter import BudgetMeter
 from node.training.budget_watch import SETTLE_S, BudgetWatch
+from node.training.checkpoint_room import expected_bytes
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.digits import Digits
@@ -225,6 +226,21 @@ def test_as_many_checkpoints_are_kept_as_the_disk_budget_has_room_for() -> None:
     assert (fewer.moves, fewer.config.node.checkpoint_keep) == (("2 checkpoints kept",), 2)
     with pytest.raises(UsageError, match=r"budget\.disk of 1\.0 MB is too little: this node needs"):
         plan_disk(config_of(budget={"disk": "1MB"}), PARAMETERS)
+
+
+def test_what_may_be_written_is_the_budget_without_the_folder_and_files_without_names(tmp_path: Path) -> None:
+    store = tmp_path / "checkpoint"
+    assert disk_room(config_of(), store, PARAMETERS) is None
+    config = config_of(budget={"disk": "1GB"}, node={"estimates_on": "disk", "optimizer_on": "disk"})
+    room = disk_room(config, store, PARAMETERS)
+    assert room is not None
+    before = room()
+    (tmp_path / "events.jsonl").write_bytes(bytes(5000))
+    assert room() == before - 5000
+    plan = plan_disk(config, PARAMETERS)
+    least = plan.needed - 10**9 + before
+    one = expected_bytes(PARAMETERS)
+    assert one * (plan.config.node.checkpoint_keep + 1) <= least, "what is planned has room in what is measured"
 
 
 # A GPU

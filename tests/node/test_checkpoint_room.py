@@ -21,6 +21,7 @@ from node.events.redaction import Redactor
 from node.system.errors import RunError
 from node.training import checkpoint as checkpoints
 from node.training import checkpoint_room
+from node.training.budget_meter import folder_bytes
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.estimates import MAX_DEPARTED
 
@@ -100,6 +101,21 @@ def test_room_is_asked_for_before_anything_is_written(tmp_path: Path, monkeypatc
     with pytest.raises(OSError, match="No space"):
         store.save(make(2))
     assert rounds(store) == [1]
+
+
+def test_a_budget_of_disk_costs_older_checkpoints_then_the_next_one_and_never_the_newest(tmp_path: Path) -> None:
+    most = 3 * checkpoint_room.bytes_of(make(1).tensors)
+    store = CheckpointStore(tmp_path / "checkpoint", keep=3, room=lambda: most - folder_bytes(tmp_path))
+    for number in (1, 2, 3):
+        store.save(make(number))
+    others = tmp_path / "others"
+    others.write_bytes(bytes(most - checkpoint_room.bytes_of(make(4).tensors) - folder_bytes(store.folder) // 2))
+    store.save(make(4))
+    assert rounds(store) == [3, 4]
+    others.write_bytes(bytes(most))
+    with pytest.raises(OSError, match=r"budget\.disk leaves no room for it"):
+        store.save(make(5))
+    assert rounds(store) == [4]
 
 
 def test_a_start_counts_on_what_older_checkpoints_would_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
