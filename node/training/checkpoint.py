@@ -105,7 +105,10 @@ class CheckpointStore:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         while self._room is not None and self._room() < needed:
             if not self._give_up_oldest():
-                raise OSError(errno.EDQUOT, "budget.disk leaves no room for it")
+                where = self.folder.parent
+                raise OSError(
+                    errno.EDQUOT, f"budget.disk leaves no room for it: raise it, or move files out of {where}"
+                )
         while True:
             try:
                 return self._save(checkpoint)

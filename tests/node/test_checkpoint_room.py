@@ -113,7 +113,7 @@ def test_a_budget_of_disk_costs_older_checkpoints_then_the_next_one_and_never_th
     store.save(make(4))
     assert rounds(store) == [3, 4]
     others.write_bytes(bytes(most))
-    with pytest.raises(OSError, match=r"budget\.disk leaves no room for it"):
+    with pytest.raises(OSError, match=r"budget\.disk leaves no room for it: raise it, or move files out of"):
         store.save(make(5))
     assert rounds(store) == [4]
 
