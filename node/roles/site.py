@@ -116,7 +116,7 @@ class _Leader:
         _welcome(store, start, process.count)
         orders, self._watch = _grouped(store, start, process)
         self._trainer = SiteTrainer(partial(_rank, start, process, orders, task))
-        self._watch.start(self._trainer.thread.lose)
+        self._watch.start(self._trainer.thread.lose, orphaned=_end_in_order)
         return self._trainer
 
     def end(self) -> None:
@@ -204,18 +204,28 @@ class RankWatch:
         """Whether ranks may go now."""
         self._group, self._timeout = group, timedelta(seconds=timeout_s)
 
-    def start(self, lost: Callable[[str], None]) -> None:
-        """Watch from now on. `lost` is told, once and in another thread, why the site cannot go on."""
-        threading.Thread(target=self._watch, args=(lost,), name="ranks", daemon=True).start()
+    def start(self, lost: Callable[[str], None], orphaned: Callable[[], None] | None = None) -> None:
+        """Watch from now on. `lost` is told, once and in another thread, why the site cannot go on; `orphaned` is
+        called, once and there, when the process that has started this rank is gone."""
+        threading.Thread(target=self._watch, args=(lost, orphaned), name="ranks", daemon=True).start()
 
-    def _watch(self, lost: Callable[[str], None]) -> None:
+    def _watch(self, lost: Callable[[str], None], orphaned: Callable[[], None] | None) -> None:
+        parent = os.getppid()
         try:
             while not self.ended:
+                if orphaned is not None and os.getppid() != parent:
+                    orphaned()
+                    orphaned = None
                 dist.monitored_barrier(self._group, self._timeout, wait_all_ranks=True)
                 time.sleep(BEAT_S)
         except RuntimeError as error:
             if not self.ended:
                 lost(f"{why_lost(error) or ENDED} ({str(error).splitlines()[0]})")
+
+
+def _end_in_order() -> None:
+    """End as on SIGTERM, with the model saved: who has started the ranks was killed, and nobody else would end them."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _store() -> Store:

@@ -7,6 +7,7 @@ import socket
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from processes_harness import PATIENCE_S, Event, Program, node, ran
@@ -147,6 +148,27 @@ def test_signals_save_the_model_and_it_goes_on(number: signal.Signals, tmp_path:
     with site(tmp_path, 2, "--rounds", written["round"] + 1) as program:
         assert program.hear("resumed")["round"] == written["round"]
         assert program.end() == 0
+
+
+def test_ranks_whose_torchrun_was_killed_save_the_model_and_end(tmp_path: Path) -> None:
+    with site(tmp_path, 2, *LONG) as program:
+        program.hear_round(2)
+        ranks = [pid_of(rank, tmp_path) for rank in range(2)]
+        os.kill(program.pid, signal.SIGKILL)
+        program.hear("interrupted")
+        assert program.heard("checkpoint")
+        deadline = time.monotonic() + PATIENCE_S
+        while any(map(runs, ranks)):
+            assert time.monotonic() < deadline, "a rank is left"
+            time.sleep(0.2)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs: one that has ended may be waited for by nobody."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize(
