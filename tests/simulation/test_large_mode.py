@@ -248,6 +248,7 @@ def test_bytes_are_payloads_and_announcements(tmp_path):
         (("nodes.home.settings={selection={policy='useful'}}",), "selection.policy"),
         (("links.dsl.nat=symmetric",), "nat"),
         (('sync.layers=["int8"]',), "sync.layers"),
+        (("sync.regions=['east','west']",), "sync.regions"),
         (("crypto=each",), "crypto"),
         (("nodes.home.lies=true", "attack.name=sign_flip"), "every node lies"),
     ],

@@ -228,6 +228,8 @@ def _sync(
         raise UsageError(what, "take tracked_gossip, diloco, sparse_loco, streaming or async, or mode = 'faithful'")
     if config.sync.layers:
         raise UsageError("the large mode has no links by which sync.layers are taken", "use mode = 'faithful'")
+    if config.sync.regions:
+        raise UsageError("the large mode is one flat swarm, without sync.regions", "use mode = 'faithful'")
     if not group.byzantine:
         return sync
     attack = attacks.find(config.attack.name, **config.attack.options)
