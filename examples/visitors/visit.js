@@ -211,7 +211,9 @@ class Visitor {
   async ask(path, body) {
     const headers = this.token ? { authorization: `Bearer ${this.token}` } : {};
     const answer = await fetch(this.host + path, { method: body ? "POST" : "GET", body, headers }).catch(() => {
-      throw new Error(`no answer from ${this.host}: it is not there, or does not let this page visit (visits.origins)`);
+      const words = `no answer from ${this.host}: it is not there, its certificate is not valid by this device's clock, or it`
+        + " does not let this page visit (visits.origins)";
+      throw Object.assign(new Error(words), { status: this.payload ? 503 : 0 });  // one that was there may come again
     });
     if (answer.ok) return answer;
     const { error } = await this.told(answer).catch(() => ({}));
@@ -228,9 +230,9 @@ class Visitor {
   }
 
   // What there is to do, within what this page would do.
-  async asked() {
+  async asked(key) {
     const { version, parameters, block, run, steps, batch_size, learning_rate, clip_norm, task } =
-      await this.told(await this.ask("/v1/visit"));
+      await this.told(await this.ask(`/v1/visit?key=${hex(key)}`));
     const layout = JSON.stringify(LAYOUT.map(({ name, shape }) => [name, shape]));
     const theirs = Array.isArray(parameters) && JSON.stringify(parameters.map(part => [part?.name, part?.shape]));
     if (version !== 1 || block !== BLOCK || theirs !== layout) {
@@ -260,12 +262,12 @@ class Visitor {
   }
 
   async visit(rows) {
-    const visit = await this.asked(), { digest, form, round } = await this.model();
+    const key = new Uint8Array(await crypto.subtle.exportKey("raw", this.key.publicKey));
+    const visit = await this.asked(key), { digest, form, round } = await this.model();
     const start = decode(this.payload, NUMEL, BLOCK), { x, loss } = await train(start, visit, rows);
     const payload = encode(x.map((value, at) => value - start[at]), BLOCK);
     const place = new DataView(new ArrayBuffer(8));
     place.setBigUint64(0, BigInt(round), true);
-    const key = new Uint8Array(await crypto.subtle.exportKey("raw", this.key.publicKey));
     const head = joined(key, new Uint8Array(place.buffer), digest);
     const signed = joined(PURPOSE, unhex(visit.run), head, await sha256(payload));
     const signature = new Uint8Array(await crypto.subtle.sign("Ed25519", this.key.privateKey, signed));

@@ -9,13 +9,13 @@ the visitor's key and its model. It needs numpy and PyNaCl, and no p2ptrain. doc
 import argparse
 import hashlib
 import json
+import sys
 import urllib.request
 import zlib
-from dataclasses import dataclass
 from http.client import HTTPException
 from math import erf, pi, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,7 @@ WRONG = (ArithmeticError, HTTPException, LookupError, OSError, RecursionError, T
 _erf = np.vectorize(erf, otypes=[np.float32])
 
 
-@dataclass
-class Model:
+class Model(NamedTuple):
     """The node's model: its bytes, and the round that begins with it."""
 
     payload: bytes
@@ -75,11 +74,9 @@ def gradient(w: dict[str, Floats], images: Floats, labels: npt.NDArray[np.int64]
         kept.append((linear, norm, x, spread, unit, share + y * np.exp(-(y**2) / 2) / sqrt(2 * pi)))
         x = y * share
     odds = np.exp((logits := x @ w["6.weight"].T + w["6.bias"]) - logits.max(axis=1, keepdims=True))
-    odds /= odds.sum(axis=1, keepdims=True)
-    rows = np.arange(len(labels))
+    odds, rows = odds / odds.sum(axis=1, keepdims=True), np.arange(len(labels))
     loss = float(-np.log(odds[rows, labels] + 1e-12).mean())
-    odds[rows, labels] -= 1
-    back = odds / len(rows)
+    back = (odds - np.eye(10, dtype=np.float32)[labels]) / len(rows)
     grads["6.weight"], grads["6.bias"] = back.T @ x, back.sum(axis=0)
     back = back @ w["6.weight"]
     for linear, norm, x, spread, unit, slope in reversed(kept):
@@ -96,10 +93,8 @@ def gradient(w: dict[str, Floats], images: Floats, labels: npt.NDArray[np.int64]
 def train(start: Floats, visit: dict[str, Any], data: Floats, rng: np.random.Generator) -> tuple[Floats, float]:
     """Return the model after the steps that the node asks for, by Adam, and the mean loss of these steps."""
     x, mean, square, losses = start.copy(), np.zeros_like(start), np.zeros_like(start), []
-    w, at = {}, 0  # w: views of x
-    for name, shape in LAYOUT.items():
-        w[name] = x[at : at + int(np.prod(shape))].reshape(shape)
-        at += w[name].size
+    parts = np.split(x, np.cumsum([np.prod(shape) for shape in LAYOUT.values()])[:-1])  # views of x
+    w = {name: part.reshape(LAYOUT[name]) for name, part in zip(NAMES, parts, strict=True)}
     for step in range(1, visit["steps"] + 1):
         chosen = data[rng.integers(0, len(data), visit["batch_size"])]
         loss, grads = gradient(w, chosen[:, :64] / 16, chosen[:, 64].astype(np.int64))
@@ -117,8 +112,7 @@ class Host:
     """The node that is visited. It may answer anything: what makes no sense raises one of WRONG."""
 
     def __init__(self, url: str, token: str = "") -> None:
-        self._url, self._token = url.rstrip("/"), token
-        self.bytes = 0  # of bodies, in both directions
+        self._url, self._token, self.bytes = url.rstrip("/"), token, 0  # bytes of bodies, in both directions
 
     def ask(self, path: str, body: bytes | None = None, most: int = MOST_TEXT) -> tuple[bytes, Any]:
         """Return an answer's body, of so many bytes at most, and headers. Exits with the node's words if it refuses."""
@@ -135,9 +129,9 @@ class Host:
         self.bytes += len(text) + len(body or b"")
         return text, answer.headers
 
-    def visit(self) -> dict[str, Any]:
-        """Return what there is to do, within what this program would do."""
-        visit: dict[str, Any] = json.loads(self.ask("/v1/visit")[0])
+    def visit(self, key: bytes) -> dict[str, Any]:
+        """Return what there is to do, within what this program would do. Exits if a difference would be refused now."""
+        visit: dict[str, Any] = json.loads(self.ask(f"/v1/visit?key={key.hex()}")[0])
         layout = {part["name"]: part["shape"] for part in visit["parameters"]}
         if visit["version"] != 1 or list(layout.items()) != list(LAYOUT.items()) or visit["block"] != BLOCK:
             raise SystemExit("this program trains the digits' model; the node has another one")
@@ -159,9 +153,9 @@ class Host:
 
 
 def key_of(file: Path) -> SigningKey:
-    """Return the visitor's key, made if there is none."""
-    if not file.exists():
-        file.touch(0o600, exist_ok=False)
+    """Return the visitor's key, made if there is none; a full disk leaves an empty file."""
+    if not file.exists() or not file.stat().st_size:
+        file.touch(0o600)
         file.write_bytes(bytes(SigningKey.generate()))
     return SigningKey(file.read_bytes())
 
@@ -173,17 +167,23 @@ def main() -> None:
     for name, default in (("data", None), ("--state", Path("visitor")), ("--token-file", None)):
         words.add_argument(name, type=Path, default=default)
     given = words.parse_args()
-    given.state.mkdir(mode=0o700, exist_ok=True)
-    host = Host(given.url, given.token_file.read_text().strip() if given.token_file else "")
-    key, file = key_of(given.state / "key"), given.state / "model"
-    kept = file.read_bytes() if file.exists() else b""
     try:
+        given.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key, file = key_of(given.state / "key"), given.state / "model"
+        host = Host(given.url, given.token_file.read_text().strip() if given.token_file else "")
+        kept = file.read_bytes() if file.exists() else b""
         data = np.loadtxt(given.data, delimiter=",", dtype=np.float32, ndmin=2, usecols=range(65))
+        if not len(data) or not np.isfinite(data).all() or not np.isin(data[:, 64], range(10)).all():
+            raise ValueError(f"{given.data} has no digits")
     except (OSError, ValueError) as error:
-        raise SystemExit(f"{given.data} has no digits: {error}") from None
+        raise SystemExit(f"cannot visit with {given.data} and the folder {given.state}: {error}") from None
     try:
-        visit, model = host.visit(), host.model(Model(kept, 0) if len(kept) == PAYLOAD_BYTES else None)
-        file.write_bytes(model.payload)
+        visit = host.visit(bytes(key.verify_key))
+        model = host.model(Model(kept, 0) if len(kept) == PAYLOAD_BYTES else None)
+        try:
+            file.write_bytes(model.payload)
+        except OSError as error:  # the next visit fetches all of it
+            print(f"the model is not kept in {file}: {error}", file=sys.stderr)
         start = decode(model.payload, NUMEL, BLOCK)
         trained, loss = train(start, visit, data, np.random.default_rng())
         payload = encode(trained - start, BLOCK)

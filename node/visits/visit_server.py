@@ -40,7 +40,8 @@ ALLOWED: Final = {
 }
 """What a page of an allowed origin may send."""
 EXPOSED: Final = "p2ptrain-form, p2ptrain-round, p2ptrain-model"
-DIGEST_DIGITS: Final = 64
+DIGITS: Final = 64
+"""Of a digest and of a key, in hex."""
 TRANSFER_S: Final = 60.0
 """Seconds that any model or difference may take on its way."""
 TRANSFER_BYTES_PER_S: Final = 1 << 16
@@ -135,12 +136,16 @@ class VisitServer:
             )
             await serve(self.app(), listener, tls=self._tls, transfers=transfers)
 
-    async def _visit(self, _: Request) -> Response:
+    async def _visit(self, request: Request) -> Response:
+        if key := _digits_of(request.scope, "key"):
+            self._visitors.check_turn(key, _host(request))
         return JSONResponse(self._visitors.describe())
 
     async def _model(self, request: Request) -> Response:
         return _model_response(
-            await self._visitors.model_for(_have(request.scope), _host(request), self._offload, _hold(request))
+            await self._visitors.model_for(
+                _digits_of(request.scope, "have"), _host(request), self._offload, _hold(request)
+            )
         )
 
     async def _difference(self, request: Request) -> Response:
@@ -234,12 +239,12 @@ def _length(headers: Headers) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < len(str(1 << 60)) else -1
 
 
-def _have(scope: Scope) -> bytes:
-    """Return the digest in the query; empty where there is none."""
+def _digits_of(scope: Scope, name: str) -> bytes:
+    """Return a digest or a key in the query; empty where there is none."""
     query = scope["query_string"]
-    given = QueryParams(query).get("have", "") if len(query) <= MAX_QUERY else ""
+    given = QueryParams(query).get(name, "") if len(query) <= MAX_QUERY else ""
     try:
-        return bytes.fromhex(given) if len(given) == DIGEST_DIGITS else b""
+        return bytes.fromhex(given) if len(given) == DIGITS else b""
     except ValueError:
         return b""
 

@@ -122,6 +122,13 @@ class Visitors:
             "difference_bytes": self.body_bytes,
         }
 
+    def check_turn(self, key: bytes, host: str) -> None:
+        """Raise RefusedVisitError where a difference by this key, from this host and to the newest model, would be
+        refused for now: its visitor need neither fetch a model nor train. Nothing is reserved."""
+        newest = self._newest()
+        self._bounds.check(key, newest.digest)
+        self._bounds.reserve(host).give_back()
+
     async def model_for(
         self, have: bytes, host: str, offload: Offload[bytes], hold: Callable[[], None] = lambda: None
     ) -> ModelAnswer:

@@ -59,7 +59,7 @@ def answering(visit: bytes, model: bytes, form: str, status: int = 200) -> Itera
             self.wfile.write(body)
 
         def do_GET(self) -> None:
-            self.answer(visit if self.path == "/v1/visit" else model)
+            self.answer(visit if self.path.startswith("/v1/visit") else model)
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
