@@ -141,6 +141,7 @@ class Settings:
     host_digits: str
     visitors: int
     visits: int
+    tab_visits: int
     liars: float
     rounds: int
     step_s: float
@@ -290,7 +291,7 @@ def visit_by_tabs(run: Run, visitors: Sequence[Visitor], origin: str) -> None:
             while free and waiting and run.round() >= waiting[0][0] / len(visitors) * (given.rounds - LAST_ROUNDS):
                 tab, (_, visitor) = free.pop(), waiting.pop(0)
                 browser.turn_to(tab)
-                busy.append((tab, visitor, _begin(browser, visitor, origin, given.visits)))
+                busy.append((tab, visitor, _begin(browser, visitor, origin, given.tab_visits)))
             for tab, visitor, end in tuple(busy):
                 browser.turn_to(tab)
                 if not browser.evaluate("document.getElementById('go').disabled"):
@@ -375,13 +376,14 @@ def main() -> None:
     words.add_argument("--hosts", type=int, default=3)
     words.add_argument("--host-digits", choices=["few", "all"], default="few")
     words.add_argument("--visitors", type=int, default=100)
-    words.add_argument("--visits", type=int, default=4, help="visits of each visitor")
+    words.add_argument("--visits", type=int, default=4, help="visits of each program")
+    words.add_argument("--tab-visits", type=int, default=2, help="visits of each tab")
     words.add_argument("--liars", type=float, default=0.0, help="the part of the visitors that lie")
     words.add_argument("--rounds", type=int, default=60)
     words.add_argument("--step-s", type=float, default=0.08, help="least seconds of a host's step")
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--tabs", type=int, default=4, help="tabs open at a time")
-    words.add_argument("--programs", type=int, default=2, help="programs that run at a time")
+    words.add_argument("--programs", type=int, default=3, help="programs that run at a time")
     with TemporaryDirectory() as folder:
         print(json.dumps(play(Settings(**vars(words.parse_args())), Path(folder))), flush=True)
 

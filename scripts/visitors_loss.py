@@ -44,7 +44,7 @@ LIE = -10.0
 class Host:
     """A host that trains, and its visitors' application."""
 
-    def __init__(self, nth: int, config: TrainConfig, most: int) -> None:
+    def __init__(self, nth: int, config: TrainConfig, most: int, *, agree: bool) -> None:
         shard = Shard(index=nth, count=HOST_SHARDS)
         self.trainer = Trainer(tasks.get("digits"), config, shard, data_seed=nth + SEEDS_APART * config.seed)
         layout = self.trainer.layout()
@@ -55,7 +55,7 @@ class Host:
             numel=self.trainer.numel,
             parameters=[(each.name, each.shape) for each in layout.parameters],
         )
-        settings = VisitsConfig(listen="127.0.0.1:8443", most_a_round=most, most_of_network=most)
+        settings = VisitsConfig(listen="127.0.0.1:8443", most_a_round=most, most_of_network=most, agreement=agree)
         self.visitors = Visitors(settings, run, self._advice)
         self.app = VisitServer(settings, self.visitors, here).app()
 
@@ -154,7 +154,7 @@ async def run(given: argparse.Namespace) -> dict[str, object]:
         eval_examples=ALL_HELD_OUT,
         seed=given.seed,
     )
-    hosts = [Host(nth, config, max(given.visitors, 4)) for nth in range(given.hosts)]
+    hosts = [Host(nth, config, max(given.visitors, 4), agree=given.agree) for nth in range(given.hosts)]
     task, rng = tasks.get("digits"), np.random.default_rng(given.seed)
     left = [task.examples(Shard(index=nth, count=HOST_SHARDS)) for nth in range(given.hosts, HOST_SHARDS)]
     parts = np.array_split(rng.permutation(np.concatenate(left)), max(given.visitors, 1))
@@ -212,6 +212,7 @@ def main() -> None:
     words.add_argument("--rounds", type=int, default=60)
     words.add_argument("--inner-steps", type=int, default=20)
     words.add_argument("--rate", type=float, default=2e-3)
+    words.add_argument("--agree", action="store_true", help="visits.agreement")
     words.add_argument("--seed", type=int, default=0)
     print(json.dumps(trio.run(run, words.parse_args())))
 

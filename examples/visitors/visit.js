@@ -7,7 +7,7 @@ const NAMES = "0.weight 0.bias 1.weight 1.bias 3.weight 3.bias 4.weight 4.bias 6
 const SHAPES = [[64, 64], [64], [64], [64], [64, 64], [64], [64], [64], [10, 64], [10]];
 const LAYOUT = NAMES.split(" ").map((name, nth) => ({ name, shape: SHAPES[nth] }));
 const NUMEL = 9226, BLOCK = 1024, BLOCKS = Math.ceil(NUMEL / BLOCK), PAYLOAD_BYTES = 4 * BLOCKS + NUMEL;
-const PIXELS = 64;
+const PIXELS = 64, CLASSES = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 // A host may ask for anything, and answer anything: this is as far as it gets.
 const MOST_STEPS = 10000, MOST_BATCH = 1024, MOST_TEXT = 1 << 20;
 const COME_AGAIN = [409, 429, 503], WAIT_MS = 2000, MOST_WAITS = 150;
@@ -278,7 +278,12 @@ class Visitor {
 
 // -- the page
 
-const parsed = text => text.trim().split("\n").map(line => line.split(",").map(Number));
+function parsed(text) {
+  const rows = text.trim().split("\n").map(line => line.split(",").map(Number));
+  const isDigit = row => row.length > PIXELS && row.slice(0, PIXELS).every(Number.isFinite) && CLASSES.includes(row[PIXELS]);
+  if (!rows.every(isDigit)) throw new Error("this file has no digits: a line has 64 pixels from 0 to 16 and the label");
+  return rows;
+}
 
 function say(words) {
   document.getElementById("log").appendChild(document.createElement("li")).textContent = words;

@@ -46,6 +46,10 @@ class VisitsConfig:
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     """The part of the differences that is left out at either end, in each coordinate: as many liars are outvoted."""
 
+    agreement: bool = False
+    """Whether differences that go against this node's own steps of the round are left out (FLTrust, 2012.13995). Liars
+    then cannot undo what the node learns. Visitors whose data contradict the node's are left out as well."""
+
     def __post_init__(self) -> None:
         """UsageError for what is no address, and for one that others reach without HTTPS."""
         if not self.listen:

@@ -5,10 +5,10 @@ model with which the next round begins, and `finish_closing` publishes that. The
 model: it is a part of the host's own difference of the next round.
 """
 
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final, TypeVar
 
 import torch
@@ -19,7 +19,7 @@ from node.visits.refusals import Refusal, RefusedVisitError
 from node.visits.visit_bounds import Place, VisitBounds
 from p2ptrain.compress import PayloadError
 from p2ptrain.visits.model_versions import ModelVersion, ModelVersions, difference_between, version_of
-from p2ptrain.visits.visitor_mean import DIFFERENCES, VisitorDifference, checked_difference, visitors_mean
+from p2ptrain.visits.visitor_mean import DIFFERENCES, VisitorDifference, agreeing, checked_difference, visitors_mean
 
 INTERFACE_VERSION: Final = 1
 ENCODING: Final = "int8"
@@ -201,6 +201,7 @@ class Visitors:
             own_norm=self._own_norm,
             share=self._config.share,
             trim=self._config.trim,
+            agreement=self._config.agreement,
         )
 
     def finish_closing(self, closed: "ClosedVisits") -> None:
@@ -276,26 +277,32 @@ class ClosingVisits:
     own_norm: float | None
     share: float
     trim: float
+    agreement: bool
 
     def close(self, model_d: torch.Tensor, correction_d: torch.Tensor, *, round: int) -> ClosedVisits:
         """Close a round: `model_d` (d,) is the model that came of it, and `correction_d` what of it the swarm added to
         the model after the host's steps. Both are read, and not kept."""
-        own_norm = self._own_norm(model_d, correction_d)
-        visited_d = self._mean(model_d.numel(), own_norm)
+        moved_d = self._own_steps(model_d, correction_d)
+        own_norm = self.own_norm if moved_d is None else float(torch.linalg.vector_norm(moved_d, dtype=torch.float64))
+        visited_d = self._mean(model_d.numel(), own_norm, moved_d)
         base_d = model_d.clone() if visited_d is None else model_d + visited_d
-        version = version_of(base_d, round + 1)
+        version = version_of(model_d, round + 1)
         return ClosedVisits(visited_d=visited_d, base_d=base_d, own_norm=own_norm, version=version)
 
-    def _own_norm(self, model_d: torch.Tensor, correction_d: torch.Tensor) -> float | None:
+    def _own_steps(self, model_d: torch.Tensor, correction_d: torch.Tensor) -> torch.Tensor | None:
+        """Return how far the host's own steps went (d,), in the memory of `base_d`; None where it is not known."""
         if self.base_d is None:
-            return self.own_norm
+            return None
         moved_d = torch.sub(model_d, self.base_d, out=self.base_d).sub_(correction_d)
-        norm = float(torch.linalg.vector_norm(moved_d, dtype=torch.float64))
-        return norm if math.isfinite(norm) else self.own_norm
+        return moved_d if bool(torch.isfinite(moved_d).all()) else None
 
-    def _mean(self, numel: int, own_norm: float | None) -> torch.Tensor | None:
+    def _mean(self, numel: int, own_norm: float | None, moved_d: torch.Tensor | None) -> torch.Tensor | None:
         if not self.differences or own_norm is None:
             return None
-        return visitors_mean(
-            self.differences, self.staleness, numel=numel, own_norm=own_norm, share=self.share, trim=self.trim
-        )
+        differences, staleness = self.differences, self.staleness
+        if self.agreement:
+            agree = [False] * len(differences) if moved_d is None else agreeing(differences, moved_d)
+            differences, staleness = list(compress(differences, agree)), list(compress(staleness, agree))
+            if not differences:
+                return None
+        return visitors_mean(differences, staleness, numel=numel, own_norm=own_norm, share=self.share, trim=self.trim)

@@ -38,6 +38,22 @@ def checked_difference(payload: bytes, numel: int) -> VisitorDifference:
     return VisitorDifference(payload=payload, norm=norm)
 
 
+def agreeing(differences: Sequence[VisitorDifference], own_d: torch.Tensor) -> list[bool]:
+    """Return of each difference whether it goes the way of the host's own steps `own_d` (d,), or across it, and not
+    against it: the sign of FLTrust's cosine (2012.13995)."""
+    numel = own_d.numel()
+    own = own_d.numpy()
+    dots = np.zeros(len(differences))
+    readers = [DIFFERENCES.reader(each.payload, numel) for each in differences]
+    for chunk in chunks(numel, DIFFERENCES.block):
+        x_rw = np.empty((chunk.rows, chunk.width), dtype=np.float32)
+        part = own[chunk.part(DIFFERENCES.block)]
+        for nth, read in enumerate(readers):
+            read(chunk, x_rw)
+            dots[nth] += float(x_rw.reshape(-1) @ part)
+    return [bool(dot >= 0) for dot in dots]
+
+
 def staleness_weight(staleness: int) -> float:
     """Return by how much a difference counts whose start is so many rounds old."""
     return 1 / math.sqrt(1 + staleness)

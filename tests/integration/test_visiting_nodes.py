@@ -216,6 +216,27 @@ def test_a_web_page_of_another_origin_is_told_so(tmp_path: Path) -> None:
             assert "this browser has no Ed25519" in browser.evaluate(LINES)[1]
 
 
+@IN_CHROMIUM
+def test_a_web_page_waits_for_a_host_that_restarts(tmp_path: Path) -> None:
+    port, data = free_port(), tmp_path / "digits.csv"
+    write_digits(data, 0)
+    with page_served() as origin, Browser(tmp_path / "browser") as browser:
+        words = visited(port, "--set", f'visits.origins=["{origin}"]')
+        with node(tmp_path / "host", *words) as program:
+            program.hear_round(1)
+            browser.open(f"{origin}/visit.html")
+            browser.until("typeof gradient === 'function' && document.readyState === 'complete'")
+            fill_in(browser, f"http://127.0.0.1:{port}", data, visits=3)
+            browser.until(f"{LINES}.length >= 1")
+            program.interrupt()
+            assert program.end() == 130
+        browser.until(f"{LINES}.some(line => line.startsWith('waits: no answer from'))")
+        with node(tmp_path / "host", *words):
+            browser.until(f"{LINES}.filter(line => line.startsWith('round')).length === 3")
+        forms = [found[0][2] for line in browser.evaluate(LINES) if (found := LINE.findall(line))]
+        assert forms.count("whole") == 2, "the first, and the first after the restart"
+
+
 A_HOST_THAT_LIES = """(answers => {
     globalThis.fetch = async () => {
         const [status, body] = answers.length > 1 ? answers.shift() : answers[0];
@@ -247,6 +268,9 @@ def test_a_web_page_waits_for_its_turn_and_bounds_what_a_host_may_ask(tmp_path: 
         def told(answers: str) -> list[str]:
             return is_told(browser, origin, data, answers)
 
+        data.write_text(",".join(["12"] * 65))
+        assert told("[[503, '{}']]") == ["this file has no digits: a line has 64 pixels from 0 to 16 and the label"]
+        write_digits(data, 0)
         busy = """[429, '{"error": "enough visitors came"}']"""
         waited = told(f'[{busy}, {busy}, [403, \'{{"error": "no"}}\']]')
         assert waited == ["waits: refused: enough visitors came", "refused: no"]

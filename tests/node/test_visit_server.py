@@ -72,6 +72,17 @@ async def test_a_visit_from_the_first_question_to_the_difference(host: VisitedHo
         assert (same.headers["p2ptrain-form"], same.content) == ("same", b"")
 
 
+async def test_a_visitor_that_names_its_key_is_told_whether_it_may_leave_a_difference(host: VisitedHost) -> None:
+    left = host.left_by("one")
+    async with host.client() as client:
+        assert (await client.get("/v1/visit", params={"key": left.key.hex()})).json()["round"] == 2
+        await client.post("/v1/difference", content=left.to_bytes())
+        assert told(await client.get("/v1/visit", params={"key": left.key.hex()})) == (409, "second")
+        for other in ("", "zz", "f" * 64, "ä" * 64, "0" * 5000):
+            assert (await client.get("/v1/visit", params={"key": other})).status_code == 200
+    assert host.visitors.counts["second"] == 0, "nothing was left"
+
+
 @pytest.mark.parametrize("have", ["", "zz", "f" * 64, "g" * 64, "ä" * 64, "0" * 5000])
 async def test_a_digest_that_is_none_gets_the_whole_model(have: str, host: VisitedHost) -> None:
     async with host.client() as client:

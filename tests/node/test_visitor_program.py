@@ -1,8 +1,10 @@
 """The visitor's program against a host that answers anything: one line says so, within bounds of memory and time."""
 
+import errno
 import hashlib
 import importlib.util
 import json
+import os
 import sys
 import tracemalloc
 import zlib
@@ -72,9 +74,13 @@ def answering(visit: bytes, model: bytes, form: str, status: int = 200) -> Itera
         yield url
 
 
-def visited(monkeypatch: pytest.MonkeyPatch, folder: Path, url: str) -> None:
-    (folder / "digits.csv").write_text(",".join(["1"] * 65) + "\n")
-    monkeypatch.setattr(sys, "argv", ["visit.py", url, str(folder / "digits.csv"), "--state", str(folder / "visitor")])
+def visited(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, url: str, *more: str, digits: str | None = ",".join(["1"] * 65)
+) -> None:
+    data = folder / "digits.csv"
+    if digits is not None:
+        data.write_text(digits)
+    monkeypatch.setattr(sys, "argv", ["visit.py", url, str(data), "--state", str(folder / "visitor"), *more])
     PROGRAM.main()
 
 
@@ -135,6 +141,82 @@ def test_it_visits_a_host_that_answers_well(
         visited(monkeypatch, tmp_path, url)
     assert json.loads(capsys.readouterr().out)["round"] == 1
     assert (tmp_path / "visitor" / "key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("digits", "words"),
+    [
+        (None, "digits.csv not found"),
+        ("1,2\n", "digits.csv"),
+        ("<html>\n", "digits.csv"),
+        (",".join(["nan"] * 65) + "\n", "has no digits"),
+        (",".join(["12"] * 65) + "\n", "has no digits"),
+    ],
+)
+def test_data_that_are_no_digits_end_with_one_line_before_a_byte_is_sent(
+    digits: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match=rf"^cannot visit with .*{words}"):
+        visited(monkeypatch, tmp_path, "http://127.0.0.1:1", digits=digits)
+
+
+def full(self: Path, data: bytes) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_told_and_the_next_visit_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(changed_visit(), WHOLE, "whole") as url:
+        with monkeypatch.context() as disk:
+            disk.setattr(Path, "write_bytes", full)
+            with pytest.raises(SystemExit, match=r"^cannot visit with .*No space left on device"):
+                visited(monkeypatch, tmp_path, url)
+        visited(monkeypatch, tmp_path, url)
+        assert json.loads(capsys.readouterr().out)["round"] == 1, "the key that was not written is made"
+        with monkeypatch.context() as disk:
+            disk.setattr(Path, "write_bytes", full)
+            visited(monkeypatch, tmp_path, url)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["round"] == 1, "the difference was left"
+    assert said.err.startswith("the model is not kept in ")
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("broken", ["key", "folder", "token"])
+def test_files_that_cannot_be_used_end_with_one_line(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more: list[str] = []
+    if broken == "key":
+        (tmp_path / "visitor").mkdir()
+        (tmp_path / "visitor" / "key").write_bytes(b"short")
+    if broken == "folder":
+        (tmp_path / "visitor").write_text("a file")
+    if broken == "token":
+        more = ["--token-file", str(tmp_path / "no such file")]
+    with pytest.raises(SystemExit, match=r"^cannot visit with "):
+        visited(monkeypatch, tmp_path, "http://127.0.0.1:1", *more)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1:1", "Connection refused"),
+        ("127.0.0.1:1", "unknown url type"),
+        ("http://no-such-host.invalid", "http://no-such-host.invalid"),
+    ],
+)
+def test_a_host_that_is_away_is_one_line(url: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match=rf"^no answer of a p2ptrain node from .*{words}"):
+        visited(monkeypatch, tmp_path, url)
+
+
+@pytest.mark.parametrize("status", [401, 409, 410, 429, 503])
+def test_a_refusal_is_the_hosts_words(status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = b'{"error": "come again after the first round", "reason": "no_model"}'
+    with answering(refusal, WHOLE, "whole", status) as url, pytest.raises(SystemExit, match=r"^refused: come again"):
+        visited(monkeypatch, tmp_path, url)
 
 
 def test_it_stays_short() -> None:

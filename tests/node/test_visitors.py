@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as fewer
 from hypothesis import strategies as st
 from sizes import examples
-from visit_harness import NUMEL, RUN, VisitedHost, noise, settings, signed_by
+from visit_harness import NUMEL, RUN, VisitedHost, key_of, noise, settings, signed_by
 
 from node.config.schema import from_raw
 from node.roles.assembly import own_trainer
@@ -23,7 +23,7 @@ from node.visits.difference_head import HEAD_BYTES, LeftDifference, parsed_diffe
 from node.visits.refusals import Refusal, RefusedVisitError
 from node.visits.visit_bounds import BODIES_EACH, MODELS_EACH, VisitBounds, visitor_network
 from node.visits.visitors import RESULTS
-from p2ptrain.visits.model_versions import VERSIONS_KEPT, apply_difference
+from p2ptrain.visits.model_versions import CODEC, VERSIONS_KEPT, apply_difference
 from p2ptrain.visits.visitor_mean import DIFFERENCES
 
 heads = st.builds(
@@ -146,6 +146,41 @@ async def test_own_steps_are_those_without_corrections_and_visitors(host: Visite
     correction_d = 7 * noise(5)
     closed = host.visitors.begin_closing().close(after_d + correction_d, correction_d, round=host.round)
     assert closed.own_norm == pytest.approx(1.0, rel=1e-3)
+
+
+async def test_with_agreement_lies_that_undo_the_hosts_steps_count_for_nothing() -> None:
+    host = VisitedHost(agreement=True, share=1.0)
+    host.close_round()
+    host.close_round()
+    own_d = torch.nn.functional.normalize(noise(1), dim=0)
+    for liar in range(5):
+        await host.take(host.left_by(f"liar {liar}", -10 * own_d + 0.1 * noise(liar)))
+    assert host.close_round() is None
+    across_d = noise(7) - (noise(7) @ own_d) * own_d
+    for liar in range(5):
+        await host.take(host.left_by(f"liar {liar}", -own_d))
+    await host.take(host.left_by("honest", 0.01 * (own_d + 0.1 * across_d)))
+    visited_d = host.close_round()
+    assert visited_d is not None
+    assert torch.cosine_similarity(visited_d, own_d + 0.1 * across_d, dim=0) > 0.999
+
+
+async def test_with_agreement_nothing_counts_while_own_steps_are_not_known() -> None:
+    host = VisitedHost(agreement=True)
+    host.close_round()
+    host.close_round()
+    host.visitors.follow(1)
+    await host.take(host.left_by("one"))
+    assert host.close_round() is None
+
+
+async def test_the_models_that_visitors_get_are_without_what_this_host_s_visitors_left(host: VisitedHost) -> None:
+    before = host.newest()
+    await host.take(host.left_by("one", noise(3)))
+    assert host.close_round() is not None
+    moved_d = CODEC.decode(host.newest().payload, NUMEL) - CODEC.decode(before.payload, NUMEL)
+    own_d = torch.nn.functional.normalize(noise(1), dim=0)
+    assert float((moved_d - own_d).norm()) < float(own_d.norm()), "they are in the next round's model"
 
 
 async def test_the_newest_model_is_whole_or_a_difference_or_nothing(host: VisitedHost) -> None:
@@ -278,6 +313,32 @@ async def test_a_flood_is_bounded_by_network_and_in_all() -> None:
     assert await refusal_of(host, host.left_by("sixth"), "203.0.113.1") is Refusal.FULL
     host.close_round()
     await host.take(host.left_by("sixth"), "203.0.113.1")
+
+
+async def test_who_asks_first_is_told_what_a_difference_would_be_told() -> None:
+    host = VisitedHost(buffer=2, most_a_round=2, most_of_network=2)
+
+    def told(name: str, caller: str = "192.0.2.1") -> Refusal | None:
+        try:
+            host.visitors.check_turn(key_of(name).public_key, caller)
+        except RefusedVisitError as error:
+            return error.refusal
+        return None
+
+    assert told("one") is Refusal.NO_MODEL
+    host.close_round()
+    host.close_round()
+    assert [told("one") for _ in range(9)] == [None] * 9, "nothing is reserved"
+    await host.take(host.left_by("one"), "192.0.2.1")
+    host.close_round()
+    assert told("one") is Refusal.SECOND, "its difference waits"
+    assert told("two") is None
+    await host.take(host.left_by("two"), "198.51.100.1")
+    assert told("three", "203.0.113.1") is Refusal.FULL
+    host.close_round()
+    assert told("one") is None
+    host.visitors.end()
+    assert told("one") is Refusal.OVER
 
 
 def test_models_are_bounded_as_well() -> None:

@@ -138,6 +138,34 @@ async def test_a_model_that_took_the_place_of_the_hosts_is_no_step_of_its_own(
     assert max(known) < 50.0, "the way to the other model has a norm of 50 d^1/2"
 
 
+@pytest.mark.parametrize(("strategy", "form"), [("allreduce", "difference"), ("tracked_gossip", "whole")])
+async def test_hosts_of_an_exact_average_give_the_same_models_and_other_hosts_their_own(
+    strategy: str, form: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    sync = {"strategy": strategy}
+    async with swarm(tmp_path) as members:
+        one = await members.start("one", wait_for=1, sync=sync, **VISITED)
+        two = await members.start("two", wait_for=1, sync=sync, **VISITED)
+        forms, same = [], []
+        for number in range(2, 6):
+            await until_round(one, number)
+            for visitor in range(2):
+                await leave(one, f"visitor {visitor}", torch.full((one.node.inner.trainer.numel,), 0.5))
+            assert one.node.visitors is not None
+            assert two.node.visitors is not None
+            had = one.node.visitors._versions.newest
+            assert had is not None
+            await until_round(one, number + 1)
+            await until_round(two, number + 1)
+            answer = await two.node.visitors.model_for(had.digest, "127.0.0.1", InlineExecutor(0.0).offload)
+            forms.append(answer.form)
+            same.append(answer.version.digest)
+        await members.finished()
+        assert one.node.visitors.counts["accepted"] == 8
+    assert forms == [form] * 4
+    assert len(set(same)) == 4
+
+
 async def test_after_the_last_round_nothing_is_taken(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     (one, _) = await run_of(tmp_path, visited=True)
     assert one.node.visitors is not None
