@@ -120,7 +120,7 @@ def counted(port: int) -> Iterator[tuple[str, Traffic]]:
 
 @dataclass
 class Visitor:
-    """A visitor: its digits, its host, what it left, and the bytes of its visits (of a tab: their mean)."""
+    """A visitor: its digits, its host, what it left, and the bytes of its visits (of a tab: the mean of those begun)."""
 
     nth: int
     data: Path
@@ -324,7 +324,8 @@ def _begin(browser: Tabs, visitor: Visitor, origin: str, visits: int) -> Callabl
         visitor.refusals.update(
             re.sub(r"http://\S+", "the host", line) for line, each in zip(lines, found, strict=True) if not each
         )
-        visitor.bytes_a_visit.append(traffic.total / max(visitor.accepted, 1))
+        begun = visitor.accepted + (visitor.accepted < visits)
+        visitor.bytes_a_visit.append(traffic.total / begun)
 
     return end
 

@@ -10,7 +10,7 @@ const NUMEL = 9226, BLOCK = 1024, BLOCKS = Math.ceil(NUMEL / BLOCK), PAYLOAD_BYT
 const PIXELS = 64, CLASSES = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 // A host may ask for anything, and answer anything: this is as far as it gets.
 const MOST_STEPS = 10000, MOST_BATCH = 1024, MOST_TEXT = 1 << 20;
-const COME_AGAIN = [409, 429, 503], WAIT_MS = 2000, MOST_WAITS = 150;
+const COME_AGAIN = [409, 429, 503], WAIT_MS = 2000, MOST_WAITS = 7;
 const PURPOSE = new TextEncoder().encode("p2ptrain-visit-1\0");
 
 // -- bytes
@@ -289,7 +289,7 @@ function say(words) {
   document.getElementById("log").appendChild(document.createElement("li")).textContent = words;
 }
 
-const pause = () => new Promise(resolve => setTimeout(resolve, WAIT_MS));
+const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
 
 // Visit as soon as the host takes it: until the next round it may have enough, or this visitor's already.
 async function visitInTime(visitor, rows) {
@@ -301,7 +301,7 @@ async function visitInTime(visitor, rows) {
       if (error.message !== told) say(`waits: ${error.message}`);
       told = error.message;
     }
-    await pause();
+    await pause(WAIT_MS * 2 ** waits);  // each question costs a kilobyte
   }
 }
 
@@ -315,7 +315,7 @@ async function go(event) {
     for (let left = Number(field("visits").value); left > 0; left--) {
       const { round, loss, form } = await visitInTime(visitor, rows);
       say(`round ${round}: loss ${loss.toFixed(3)}, left a difference (model: ${form})`);
-      if (left > 1) await pause();
+      if (left > 1) await pause(WAIT_MS);
     }
   } catch (error) {
     say(error.message);
