@@ -120,7 +120,7 @@ def counted(port: int) -> Iterator[tuple[str, Traffic]]:
 
 @dataclass
 class Visitor:
-    """A visitor: its digits, its host, what it left, and the bytes of its visits (of a tab: the mean of those begun)."""
+    """A visitor: its digits, its host, what it left, and the bytes a visit (of a tab: the mean of those begun)."""
 
     nth: int
     data: Path

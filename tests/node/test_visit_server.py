@@ -1,6 +1,5 @@
 """Visitors over HTTP and HTTPS: what is answered to whom, and that a body is refused by its head or read in time."""
 
-import datetime
 import json
 import socket
 import ssl
@@ -12,13 +11,11 @@ import httpx
 import pytest
 import trio
 import trio.testing
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import serialization
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
-from visit_harness import VisitedHost, here, noise, settings
+from visit_harness import VisitedHost, certificate, here, noise, settings
 
 from node.config.schema import from_raw
 from node.page.http1 import ANSWER_S, CHUNK_BYTES, STALL_S, Http1Connection
@@ -277,29 +274,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def certificate(folder: Path, encryption: serialization.KeySerializationEncryption | None = None) -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1's own, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    paths = folder / "certificate.pem", folder / "key.pem"
-    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    encryption = encryption or serialization.NoEncryption()
-    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
-    return paths
 
 
 @asynccontextmanager

@@ -5,8 +5,10 @@ import hashlib
 import importlib.util
 import json
 import os
+import ssl
 import sys
 import tracemalloc
+import urllib.request
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from typing import Any
 
 import pytest
 from local_http import http_served
+from visit_harness import certificate
 
 FILE = Path(__file__).parents[2] / "examples" / "visitors" / "visit.py"
 
@@ -47,7 +50,9 @@ VISIT = {
 
 
 @contextmanager
-def answering(visit: bytes, model: bytes, form: str, status: int = 200) -> Iterator[str]:
+def answering(
+    visit: bytes, model: bytes, form: str, status: int = 200, tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """Serve a host that answers so."""
 
     class Answers(BaseHTTPRequestHandler):
@@ -70,7 +75,7 @@ def answering(visit: bytes, model: bytes, form: str, status: int = 200) -> Itera
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    with http_served(Answers) as url:
+    with http_served(Answers, tls) as url:
         yield url
 
 
@@ -210,6 +215,26 @@ def test_files_that_cannot_be_used_end_with_one_line(
 def test_a_host_that_is_away_is_one_line(url: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match=rf"^no answer of a p2ptrain node from .*{words}"):
         visited(monkeypatch, tmp_path, url)
+
+
+@pytest.mark.parametrize(
+    ("days_off", "words"), [(0, ""), (3, "certificate is not yet valid"), (-3, "certificate has expired")]
+)
+def test_over_https_a_clock_that_is_off_is_one_line(
+    days_off: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chain, key = certificate(tmp_path, days_off=days_off)
+    monkeypatch.setenv("SSL_CERT_FILE", str(chain))
+    monkeypatch.setattr(urllib.request, "_opener", None)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(chain, key)
+    with answering(changed_visit(), WHOLE, "whole", tls=tls) as url:
+        if words:
+            with pytest.raises(SystemExit, match=rf"^no answer of a p2ptrain node from .*{words}"):
+                visited(monkeypatch, tmp_path, url)
+        else:
+            visited(monkeypatch, tmp_path, url)
+            assert json.loads(capsys.readouterr().out)["round"] == 1
 
 
 @pytest.mark.parametrize("status", [401, 409, 410, 429, 503])

@@ -1,12 +1,17 @@
 """A host with visitors, without a node: the state of its visits, the HTTP application, and visitors that sign."""
 
+import datetime
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import torch
 import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from gossip.core.digests import digest_of
 from gossip.core.identity import Identity
@@ -89,3 +94,28 @@ class VisitedHost:
         """Return a client of the application, which calls from this address."""
         transport = httpx.ASGITransport(self.server.app(), client=(host, 1))
         return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8443", **options)
+
+
+def certificate(
+    folder: Path, encryption: serialization.KeySerializationEncryption | None = None, *, days_off: int = 0
+) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1's own, and its key. It is valid a day before and after now, so many days later."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days_off)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "certificate.pem", folder / "key.pem"
+    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    encryption = encryption or serialization.NoEncryption()
+    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
+    return paths
