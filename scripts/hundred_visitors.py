@@ -38,7 +38,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
 
 from browser_harness import Browser  # noqa: E402
 from local_http import http_served  # noqa: E402
-from processes_harness import Program, node  # noqa: E402
+from processes_harness import PATIENCE_S, Program, node  # noqa: E402
 from test_visiting_nodes import LINES, Quiet, fill_in, free_port  # noqa: E402
 
 from p2ptrain import tasks  # noqa: E402
@@ -47,6 +47,9 @@ from p2ptrain.tasks import Shard  # noqa: E402
 EXAMPLES = ROOT / "examples" / "visitors"
 HOST_SHARDS = 20
 ALL_HELD_OUT = 359
+INNER_STEPS = 20
+SLOWED = 3
+"""How many times its pace a run may take on a busy machine."""
 PAYLOAD_BYTES, DIFFERENCE_BYTES = 9266, 9402
 LIE = -10
 LAST_ROUNDS = 2
@@ -169,7 +172,7 @@ class Run:
                 "train.threads": 1,
                 "train.warmup_steps": 20,
                 "train.learning_rate": 2e-3,
-                "train.inner_steps": 20,
+                "train.inner_steps": INNER_STEPS,
                 "train.rounds": given.rounds,
                 "train.eval_examples": ALL_HELD_OUT,
                 "train.seed": given.seed,
@@ -203,8 +206,10 @@ class Run:
 
     def losses(self) -> list[float]:
         """Wait for the end. Return the hosts' held-out losses after the last round, by which all have been averaged."""
+        given = self.settings
+        within_s = PATIENCE_S + SLOWED * given.rounds * INNER_STEPS * given.step_s
         for host in self.hosts:
-            assert host.end() == 0, host.stderr
+            assert host.end(within_s) == 0, host.stderr
         return [host.heard("finished")[0]["summary"]["eval_loss_last"] for host in self.hosts]
 
     def _visitors(self) -> list[Visitor]:
