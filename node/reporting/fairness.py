@@ -4,11 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import hypot
 from typing import Final
 
+from node.page.columns import number
 from node.reporting.document import Cell, DataTable, Line, LineChart, Section
-from node.reporting.gathered import mean_of, metric_of
-from node.reporting.node_story import NodeStory
+from node.reporting.gathered import MAX_METRIC, mean_of, metric_of
+from node.reporting.node_story import NodeStory, clipped
 
 DECILES: Final = 10
+
+MAX_METRICS: Final = 4
+"""Most of the task's own metrics that have a column."""
 
 
 def fairness_sections(stories: Sequence[NodeStory], numbers: Mapping[str, int]) -> list[Section]:
@@ -21,6 +25,8 @@ def fairness_sections(stories: Sequence[NodeStory], numbers: Mapping[str, int]) 
     paced.sort(key=lambda each: each[0])
     taken = _taken(stories, numbers)
     count = min(DECILES, len(paced))
+    measured = sorted({name for _, story in paced for name in story.progress.own})[:MAX_METRICS]
+    formats = ["text", "count", "amount", "plain", "plain", "share", "plain", "plain", "plain"]
     rows: list[list[Cell]] = []
     for group in range(count):
         own = paced[group * len(paced) // count : (group + 1) * len(paced) // count]
@@ -36,6 +42,8 @@ def fairness_sections(stories: Sequence[NodeStory], numbers: Mapping[str, int]) 
                 mean_of(shares),
                 mean_of(stale),
                 mean_of(story.steps for _, story in own),
+                mean_of(story.progress.train_loss for _, story in own),
+                *(mean_of(number(story.progress.own.get(name)) for _, story in own) for name in measured),
             ]
         )
     name = "tenth" if count == DECILES else "group"
@@ -50,17 +58,21 @@ def fairness_sections(stories: Sequence[NodeStory], numbers: Mapping[str, int]) 
             "Updates taken",
             "Staleness",
             "Steps",
+            "Training loss",
+            *(clipped(name)[:MAX_METRIC] for name in measured),
         ],
-        formats=["text", "count", "amount", "plain", "plain", "share", "plain", "plain"],
+        formats=[*formats, *["plain"] * len(measured)],
         rows=rows,
         note="Updates taken: of the rounds that its peers closed, the share whose average had an update of the node's. "
-        "Staleness: rounds by which these lagged.",
+        "Staleness: rounds by which these lagged. Training loss: on the node's own data, in its newest round"
+        + (". Then the task's own metrics, of the newest evaluation." if measured else "."),
     )
     charts = [
         _by_group("fair-taken", "Updates taken by others", "share of their rounds", "share", rows, 5, name),
         _by_group("fair-loss", "Held-out loss", metric, "plain", rows, 4, name),
+        _by_group("fair-own-loss", "Training loss, on own data", metric, "plain", rows, 8, name),
     ]
-    note = "A swarm is fair where slow nodes count and gain as fast ones do: both lines are level." + _jain_words(
+    note = "A swarm is fair where slow nodes count and gain as fast ones do: the lines are level." + _jain_words(
         steps=jain(story.steps for _, story in paced),
         updates=jain(taken[story.number][0] if story.number in taken else 0.0 for _, story in paced),
     )

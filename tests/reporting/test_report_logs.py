@@ -198,6 +198,24 @@ def test_who_is_slow_counts_less(tmp_path: Path) -> None:
     assert fair.note.endswith("Jain's index, 1 where all nodes have the same: 0.86 of steps, 0.97 of updates taken.")
 
 
+def test_loss_on_own_data_and_the_tasks_own_metrics_stand_beside_each_speed(tmp_path: Path) -> None:
+    """The slow one alone has what the others have not learned: that shows on its own data, and in the task's metric."""
+    for index in range(2):
+        told = {"tokens_per_s": 10.0 * (index + 1), "train_loss": 2.0 - index}
+        own = {"nines": 0.25 * index, "words": "of the task's"}
+        evaluated = {"ts": 99.0, "event": "evaluated", "round": 1, "eval_loss": 0.5, "own": own}
+        lines = [next(member_events(index, rounds=0)), {**member_round(1, index=index), **told}, evaluated]
+        written(tmp_path / f"node-{index}" / EVENTS, *lines)
+    document = run_document(gather(find([tmp_path]).logs))
+    fair = next(section for section in document.sections if section.id == "fairness")
+    (table,) = fair.tables
+    assert table.columns[8:] == ["Training loss", "nines", "words"]
+    assert [row[4] for row in table.rows] == [0.5, 0.5], "the held-out loss says nothing of it"
+    assert [row[8:] for row in table.rows] == [[2.0, 0.0, None], [1.0, 0.25, None]], "what is no number is left out"
+    assert [chart.id for chart in fair.charts] == ["fair-taken", "fair-loss", "fair-own-loss"]
+    assert [y for _, y in fair.charts[2].lines[0].points] == [2.0, 1.0]
+
+
 def test_jains_index_is_1_where_all_are_alike_and_1_in_n_where_one_has_all() -> None:
     assert jain([3.0] * 7) == pytest.approx(1)
     assert jain([0.0, 0.0, 0.0, 5.0]) == pytest.approx(1 / 4)
