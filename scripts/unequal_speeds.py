@@ -2,6 +2,7 @@
 
     python scripts/unequal_speeds.py --what class --out DIR     # the slowest alone has the nines: their recall
     python scripts/unequal_speeds.py --what time --out DIR      # virtual seconds to a loss, and the last loss
+    python scripts/unequal_speeds.py --what direction --out DIR # the same of outer momentum, corrected or not
 
 One JSON line a row, means over seeds. Rows that --out has are not played again.
 """
@@ -26,6 +27,14 @@ RULES: Final = {
     "trimmed_mean": {"aggregator": "trimmed_mean", "f": 1},
     "nnm+trimmed_mean": {"aggregator": "nnm+trimmed_mean", "f": 1},
     "clipped_gossip": {"aggregator": "clipped_gossip", "f": 1},
+    "heloco, clipped_gossip": {
+        "strategy": "heloco",
+        "shrink": 2.0,
+        "turn": 0.0,
+        "aggregator": "clipped_gossip",
+        "f": 1,
+        "tau_times": 1.5,
+    },
 }
 Settings = Mapping[str, Mapping[str, object]]
 
@@ -33,8 +42,9 @@ Settings = Mapping[str, Mapping[str, object]]
 def main() -> None:
     """Play what is missing, and print a line a row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--what", choices=["class", "time"], required=True)
+    parser.add_argument("--what", choices=["class", "time", "direction"], required=True)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1])
+    parser.add_argument("--rules", nargs="*", choices=[*RULES], default=[*RULES], help="of --what class")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate")
     parser.add_argument("--task", default="", help='of --what time: "digits" (the default), or "byte-lm"')
@@ -42,12 +52,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    (class_rows if asked.what == "class" else time_rows)(asked)
+    {"class": class_rows, "time": time_rows, "direction": direction_rows}[asked.what](asked)
 
 
 def class_rows(asked: argparse.Namespace) -> None:
     """Print the recall of the class that the slowest node alone has, by rule."""
-    for rule, sync in RULES.items():
+    for rule, sync in ((rule, RULES[rule]) for rule in asked.rules):
         for normalized in ("none", "fednova"):
             settings = {"sync": sync, "train": {"step_normalization": normalized}, "node": {"pace": "dylu"}}
             name = f"class-{rule}-{normalized}"
@@ -75,6 +85,29 @@ def time_rows(asked: argparse.Namespace) -> None:
         "dylu, fednova": (SPEEDS, dylu | {"train": nova}),
         "dylu, fednova 0.5": (SPEEDS, dylu | {"train": nova | {"normalization_exponent": 0.5}}),
     }
+    tell_ways(asked, task, ways)
+
+
+def direction_rows(asked: argparse.Namespace) -> None:
+    """Print the same of strategies with outer momentum, whose updates are as late as unequal speeds make them."""
+    momentum = {"alpha": 0.5, "beta": 0.5}
+    plain = {"strategy": "diloco", "compressor": "int4", **momentum}
+    strategies: dict[str, Mapping[str, object]] = {
+        "diloco": plain,
+        "heloco": plain | {"strategy": "heloco"},
+        "heloco, not turned": plain | {"strategy": "heloco", "turn": 0.0},
+        "async": plain | {"strategy": "async"},
+    }
+    ways: dict[str, tuple[tuple[int, ...], Settings]] = {
+        f"{name}, {pace}": (SPEEDS, {"sync": sync, "node": {"pace": pace}})
+        for pace in ("dylu", "fixed")
+        for name, sync in strategies.items()
+    }
+    tell_ways(asked, asked.task or "digits", ways)
+
+
+def tell_ways(asked: argparse.Namespace, task: str, ways: Mapping[str, tuple[tuple[int, ...], Settings]]) -> None:
+    """Print a line a way."""
     for way, (speeds, settings) in ways.items():
         runs = [curve(asked, f"time-{task}-{way}-{seed}", speeds, settings, task, seed) for seed in asked.seeds]
         told: dict[str, object] = {"way": way, "loss": round(fmean(run[-1]["loss"] for run in runs), 4)}

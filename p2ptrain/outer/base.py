@@ -37,6 +37,17 @@ class BySlices(OuterOptimizer, Protocol):
         bits. Where the calls end early, the other parameters have not been moved."""
 
 
+@runtime_checkable
+class KeepsMomentum(OuterOptimizer, Protocol):
+    """An outer optimizer that shows its momentum: a sum of movements, in which each counts alpha of the next one."""
+
+    alpha: float
+
+    @property
+    def momentum_d(self) -> torch.Tensor | None:
+        """Return the sum (d,), not a copy: a step may change it. None before there is any."""
+
+
 class SlicedStep(ABC):
     """The common half of a member that is `BySlices`: the step of a whole vector is a single slice."""
 

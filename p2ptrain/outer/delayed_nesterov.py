@@ -47,6 +47,11 @@ class DelayedNesterov(SlicedStep):
         self._pushes = 0
         """Movements in `gathered`."""
 
+    @property
+    def momentum_d(self) -> torch.Tensor | None:
+        """Return the momentum (d,), not a copy; None before there is any."""
+        return self._momentum_d
+
     def begin_step(self, numel: int) -> Move:
         """Begin the step of a vector (numel,): return what moves each slice of the anchor, and of the buffers. In each
         N-th the movements that were gathered become the momentum."""

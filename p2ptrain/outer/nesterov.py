@@ -38,6 +38,11 @@ class Nesterov(SlicedStep):
         self.beta = beta
         self._momentum_d: torch.Tensor | None = None
 
+    @property
+    def momentum_d(self) -> torch.Tensor | None:
+        """Return the momentum (d,), not a copy; None before there is any."""
+        return self._momentum_d
+
     def begin_step(self, numel: int) -> Move:
         """Begin the step of a vector (numel,): return what moves each slice of the anchor, and of the momentum."""
         if self._momentum_d is None:

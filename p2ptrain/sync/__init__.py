@@ -13,6 +13,7 @@
 | des_loc        | all, by exchange       | q2, int4 moments      | average          | but for owners   |
 | sparta         | all, by exchange       | q2 fragments, values  | average          | but for owners   |
 | async          | all neighbours         | int4                  | delayed_nesterov | when told to     |
+| heloco         | all neighbours         | int4                  | nesterov         | when told to     |
 | gossip_pga     | a partner, or all      | int4, or fp32         | average          | no               |
 | gradient       | all, gradients         | q2, at every step     |                  | when told to     |
 
@@ -31,6 +32,7 @@ from p2ptrain.sync import (
     diloco,
     gossip_pga,
     gradient,
+    heloco,
     mime,
     moshpit,
     noloco,
@@ -98,6 +100,7 @@ for _strategy in (
     des_loc,
     sparta,
     asynchronous,
+    heloco,
     gossip_pga,
     gradient,
 ):

@@ -23,6 +23,7 @@ makes it weigh less. A small degree or a fine codec gains it nothing over one th
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +42,13 @@ CHUNK_NUMEL = 1 << 16
 SEGMENT_NUMEL = 8 * WIDTH
 """Coordinates for which theta' exists at a time: 1 MiB, a chunk for each thread. A multiple of an aggregator's chunks,
 so that these are the same as of the whole vector, and their results the same bits."""
+
+
+class OuterMomentum(NamedTuple):
+    """What an outer optimizer keeps of earlier rounds' movements: a sum fp32 (p,), and what makes their mean of it."""
+
+    sum_d: torch.Tensor
+    share: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +74,8 @@ class MixInputs:
     ends hold refinements (refinements.py)."""
     slice_of: int | None = None
     """How many parameters the model has of which the vectors are a slice; None: they are whole."""
+    momentum: OuterMomentum | None = None
+    """Of the part; None: nothing yet, or an outer optimizer that shows none."""
 
     def values(self, x_d: Vector, at: slice) -> Floats:
         """Return a slice of the part's values of one of the vectors, fp32: not to be changed."""
@@ -86,11 +96,16 @@ def metropolis_shares(own: int, degrees: Mapping[str, int]) -> dict[str, float]:
     return {peer: (1 + own) / (1 + max(own, theirs)) for peer, theirs in degrees.items()}
 
 
+def edge_weights(table: MixInputs) -> list[float]:
+    """Return each neighbour's weight with its share of own consensus step."""
+    shares = [min(1.0, gamma / table.gamma) for gamma in table.gammas]
+    return [weight * share for weight, share in zip(table.weights, shares, strict=True)]
+
+
 def tracked(table: MixInputs, rule: Aggregator) -> Columns:
     """Return theta' (p,) by slices: theta moved by the robust mean of the weighted differences to the public
     estimate."""
-    shares = [min(1.0, gamma / table.gamma) for gamma in table.gammas]
-    weights = [weight * share for weight, share in zip(table.weights, shares, strict=True)]
+    weights = edge_weights(table)
 
     def read(at: slice) -> torch.Tensor:
         own_c = table.values(table.public_d, at)

@@ -22,7 +22,7 @@ from p2ptrain.aggregate.base import Averages, Clips, Columns, Rows, by_columns
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.compress.payload_layout import encode_slices_of
 from p2ptrain.outer import Average, BySlices, OuterOptimizer
-from p2ptrain.outer.base import Move
+from p2ptrain.outer.base import KeepsMomentum, Move
 from p2ptrain.protocols import implements
 from p2ptrain.saved.filed_vector import FiledVector, Refused
 from p2ptrain.saved.nameless_file import NamelessFile
@@ -32,7 +32,7 @@ from p2ptrain.sync.encoder import ScheduledEncoder, TrackedEncoder
 from p2ptrain.sync.fault_tolerance import FaultTolerance
 from p2ptrain.sync.fragments import Fragment, zeros_but_for_a_part
 from p2ptrain.sync.loss_scorer import Judge, LossScorer
-from p2ptrain.sync.mixing import Blend, MixInputs, segments, spread, tracked
+from p2ptrain.sync.mixing import Blend, MixInputs, OuterMomentum, segments, spread, tracked
 from p2ptrain.sync.peer_selection import EVERYONE, PeerSelection
 from p2ptrain.sync.refinements import Refinements
 from p2ptrain.sync.sync_config import SyncConfig
@@ -410,6 +410,7 @@ class ModelAveraging:
         weights: Sequence[float],
         round: int,
     ) -> MixInputs:
+        part = self.encoder.schedule.part(round)
         gamma = self._gamma(round)
         gammas = [self._gamma_of(peer, gamma) for peer in members]
         refinements: dict[int, torch.Tensor] = {}
@@ -420,7 +421,7 @@ class ModelAveraging:
             gammas = [max(min(gamma, own), finer.get(peer, 0.0)) for peer, own in zip(members, gammas, strict=True)]
             gamma = max(gamma, *gammas)
         return MixInputs(
-            part=self.encoder.schedule.part(round),
+            part=part,
             theta_d=theta_d,
             anchor_d=self.anchor_d,
             public_d=self.public_d,
@@ -431,7 +432,15 @@ class ModelAveraging:
             gammas=gammas,
             slice_of=self._slice_of,
             refinements=refinements,
+            momentum=self._momentum(part),
         )
+
+    def _momentum(self, part: Fragment) -> OuterMomentum | None:
+        """The part's outer momentum, as far as its optimizer shows any."""
+        optimizer = self._outers[part.index]
+        if not implements(optimizer, KeepsMomentum) or optimizer.momentum_d is None:
+            return None
+        return OuterMomentum(optimizer.momentum_d, 1 - optimizer.alpha)
 
     def _refined_gamma(self, codecs: float) -> float:
         return min(codecs, self.largest_gamma) if self.config.gamma is None else self.config.gamma

@@ -178,6 +178,7 @@ def test_options_that_cannot_be_are_refused(name: str, options: dict[str, object
     ("name", "options"),
     [
         *[(name, {"tau": tau}) for name in ("centered_clipping", "clipped_gossip") for tau in (0, -1.0, math.nan)],
+        *[("clipped_gossip", {"tau_times": times}) for times in (0.0, -1.0, math.inf, math.nan)],
         ("clipping+mean", {"tau": math.inf}),
         ("centered_clipping", {"steps": 0}),
         ("bucketing+mean", {"size": 0}),

@@ -205,6 +205,16 @@ def test_fixed_tau(name: str, tau: float) -> None:
     agree(aggregate.get(name, f=1, tau=tau)(x_nd), SLOW[name](as_numpy(x_nd), 1, tau=tau), x_nd)
 
 
+def test_times_the_adaptive_tau() -> None:
+    x_nd = torch.randn(8, 12, generator=torch.Generator().manual_seed(5))
+    x_nd[-1] *= 50
+    gap_j = (x_nd[1:] - x_nd[0]).double().norm(dim=1).sort().values
+    tau = float((gap_j[:-2].square().sum() / 2).sqrt())  # of the five nearest, for two liars
+    for times in (1.0, 1.5):
+        expected_d = SLOW["clipped_gossip"](as_numpy(x_nd), 2, tau=times * tau)
+        agree(aggregate.get("clipped_gossip", f=2, tau_times=times)(x_nd), expected_d, x_nd)
+
+
 @pytest.mark.parametrize("stage", sorted(STAGES))
 @pytest.mark.parametrize("name", [*BY_COLUMN, "krum", "geometric_median", "centered_clipping"])
 @pytest.mark.parametrize("lie", [1.0, torch.nan, 50.0])

@@ -1,0 +1,191 @@
+"""Whether a class that the slowest node alone has is learned, beside a liar too: strategies in lockstep, by rule.
+
+    python scripts/lone_class.py                                         # every row of ROWS, with nobody that lies
+    python scripts/lone_class.py --rows trimmed_mean --liars sign_flip searched_ipm lone_lie orthogonal
+
+Honest members take 20, 20, 10, 4 and 2 steps a round (--eight: three more), lengthened by fednova; a liar is one more.
+One JSON line a row: recall of the nines and of all others, means over honest members. Every payload arrives at once.
+"""
+
+import argparse
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.nn.utils import vector_to_parameters
+
+from node.bench.swarm.heterogeneous import Indices, LoneDigit
+from p2ptrain import attacks
+from p2ptrain.attacks import VectorAttack
+from p2ptrain.compress import PayloadError
+from p2ptrain.sync import SyncConfig, SyncStrategy, build, liar_of
+from p2ptrain.sync.model_averaging import ModelAveraging
+from p2ptrain.tasks import Shard
+from p2ptrain.tasks.digits import Pool
+from p2ptrain.training import TrainConfig, Trainer
+
+FIVE: Final = (20, 20, 10, 4, 2)
+EIGHT: Final = (20, 20, 20, 20, 10, 10, 4, 2)
+SCHEDULED: Final = 20
+CORRECTED: Final[dict[str, Any]] = {"strategy": "heloco", "turn": 0.0, "shrink": 2.0}
+ROWS: Final[dict[str, dict[str, Any]]] = {
+    "mean": {"aggregator": "mean", "f": 0},
+    "trimmed_mean": {"aggregator": "trimmed_mean", "f": 1},
+    "meamed": {"aggregator": "meamed", "f": 1},
+    "bucketing+trimmed_mean": {"aggregator": "bucketing+trimmed_mean", "f": 1},
+    "nnm+trimmed_mean": {"aggregator": "nnm+trimmed_mean", "f": 1},
+    "arc+trimmed_mean": {"aggregator": "arc+trimmed_mean", "f": 1},
+    "clipping+mean": {"aggregator": "clipping+mean", "f": 1},
+    "arc+mean": {"aggregator": "arc+mean", "f": 1},
+    "centered_clipping": {"aggregator": "centered_clipping", "f": 1},
+    "cs_plus": {"aggregator": "cs_plus", "f": 1},
+    "clipped_gossip": {"aggregator": "clipped_gossip", "f": 1},
+    "clipped_gossip, 1.5": {"aggregator": "clipped_gossip", "f": 1, "tau_times": 1.5},
+    "heloco, clipped_gossip": {"aggregator": "clipped_gossip", "f": 1, **CORRECTED},
+    "heloco, clipped_gossip, 1.5": {"aggregator": "clipped_gossip", "f": 1, "tau_times": 1.5, **CORRECTED},
+}
+PRETENDERS: Final = {"lone_lie": (9, 4), "lone_other": (3, 8)}
+"""Liars that train honestly on one class alone, which they call another."""
+
+
+class Orthogonal:
+    """Four times the honest mean, with the sign of every other coordinate changed, and no part along the mean: no check
+    of directions objects to it."""
+
+    name = "orthogonal"
+
+    def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Return the f vectors sent, fp32 (f, d)."""
+        mean_d = honest_nd.mean(0)
+        lie_d = 4 * mean_d
+        lie_d[::2] *= -1
+        lie_d -= (lie_d @ mean_d) / (mean_d @ mean_d).clamp(min=1e-12) * mean_d
+        return lie_d.expand(f, -1).clone()
+
+
+class Pretended(LoneDigit):
+    """All examples of one class, called another."""
+
+    def __init__(self, truly: int, called: int) -> None:
+        super().__init__()
+        labels = self.train.labels.clone()
+        self.indices = np.flatnonzero((labels == truly).numpy())
+        labels[labels == truly] = called
+        self.train = Pool(self.train.images, labels)
+
+    def examples(self, shard: Shard) -> Indices:
+        """Return the indices of that class."""
+        return self.indices
+
+
+@dataclass
+class Member:
+    """A member: its trainer, what it holds itself and what it sends by, which differ where it lies."""
+
+    name: str
+    steps: int
+    factor: float
+    trainer: Trainer
+    own: ModelAveraging
+    sync: SyncStrategy
+
+    def train(self, round: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The lengthened model of a round, and by how much it is."""
+        anchor_d = self.own.anchor_d.clone()
+        for step in range(self.steps):
+            self.trainer.step(round * SCHEDULED + step * SCHEDULED // self.steps)
+        shift_d = (self.trainer.vector() - anchor_d) * (self.factor - 1)
+        return self.trainer.vector() + shift_d, shift_d
+
+
+def main() -> None:
+    """Print a line for each row and liar."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="*", choices=[*ROWS], default=[*ROWS])
+    parser.add_argument("--liars", nargs="*", default=["none"])
+    parser.add_argument("--eight", action="store_true")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    for row in asked.rows:
+        for liar in asked.liars:
+            for seed in asked.seeds:
+                told = play(ROWS[row], liar, EIGHT if asked.eight else FIVE, asked.rounds, seed)
+                print(json.dumps({"row": row, "liar": liar, "seed": seed, **told}), flush=True)
+
+
+def play(sync: dict[str, Any], liar: str, steps: tuple[int, ...], rounds: int, seed: int) -> dict[str, float]:
+    """Return what the honest members have learned. `liar`: an attack's name, one of PRETENDERS, orthogonal, or none."""
+    members = [member(index, count, sync, steps, rounds, seed) for index, count in enumerate(steps)]
+    if liar != "none":
+        members.append(lying(liar, sync, steps, rounds, seed))
+    for each in members:
+        for other in members:
+            if other is not each:
+                each.sync.track(other.name, None)
+    for number in range(rounds):
+        trained = [each.train(number) for each in members]
+        messages = [
+            each.sync.encode(theta_d, round=number) for each, (theta_d, _) in zip(members, trained, strict=True)
+        ]
+        for each, (theta_d, shift_d) in zip(members, trained, strict=True):
+            heard = {}
+            for other, message in zip(members, messages, strict=True):
+                if other is not each:
+                    try:
+                        each.sync.apply(other.name, message.codec, message.payload)
+                        heard[other.name] = 0
+                    except PayloadError:
+                        each.sync.forget(other.name)
+            each.trainer.correct(each.sync.aggregate(theta_d, heard, round=number).correction_d + shift_d)
+    found = [measured(each) for each in members[: len(steps)]]
+    return {name: round(sum(each[name] for each in found) / len(found), 3) for name in found[0]}
+
+
+def member(
+    index: int,
+    count: int,
+    sync: dict[str, Any],
+    steps: tuple[int, ...],
+    rounds: int,
+    seed: int,
+    task: LoneDigit | None = None,
+) -> Member:
+    """An honest member with a shard of its own."""
+    config = TrainConfig(
+        rounds=rounds, inner_steps=SCHEDULED, batch_size=16, threads=1, warmup_steps=5, learning_rate=3e-3, seed=seed
+    )
+    trainer = Trainer(task or LoneDigit(), config, Shard(index=index % len(steps), count=len(steps)))
+    own = build(SyncConfig(**sync), trainer.vector(), f"n{index}", rounds=rounds)
+    assert isinstance(own, ModelAveraging)
+    factor = TrainConfig(step_normalization="fednova").normalization().factor(count, SCHEDULED)
+    return Member(f"n{index}", count, factor, trainer, own, own)
+
+
+def lying(liar: str, sync: dict[str, Any], steps: tuple[int, ...], rounds: int, seed: int) -> Member:
+    """One more member, which lies."""
+    task = Pretended(*PRETENDERS[liar]) if liar in PRETENDERS else None
+    found = member(len(steps), SCHEDULED, sync, steps, rounds, seed, task)
+    if task is None:
+        attack: VectorAttack = Orthogonal() if liar == Orthogonal.name else attacks.get(liar)
+        found.sync = liar_of(found.own, attack, generator=torch.Generator().manual_seed(seed))
+    return found
+
+
+def measured(each: Member) -> dict[str, float]:
+    """Recall of the nines and of all other digits, and the held-out loss, of a member's anchor."""
+    task, model = LoneDigit(), each.trainer.model
+    loss = each.trainer.evaluate(each.own.anchor_d)
+    vector_to_parameters(each.own.anchor_d.clone(), model.parameters())
+    labels = task.held_out.labels
+    with torch.no_grad():
+        right = (model(task.held_out.images).argmax(dim=1) == labels).float()
+    nines = labels == task.lone
+    return {"nines": float(right[nines].mean()), "others": float(right[~nines].mean()), "loss": loss}
+
+
+if __name__ == "__main__":
+    main()
