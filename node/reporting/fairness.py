@@ -5,7 +5,7 @@ from math import hypot
 from typing import Final
 
 from node.page.columns import number
-from node.reporting.document import Cell, DataTable, Line, LineChart, Section
+from node.reporting.document import Cell, DataTable, Format, Line, LineChart, Section
 from node.reporting.gathered import MAX_METRIC, mean_of, metric_of
 from node.reporting.node_story import NodeStory, clipped
 
@@ -26,7 +26,8 @@ def fairness_sections(stories: Sequence[NodeStory], numbers: Mapping[str, int]) 
     taken = _taken(stories, numbers)
     count = min(DECILES, len(paced))
     measured = sorted({name for _, story in paced for name in story.progress.own})[:MAX_METRICS]
-    formats = ["text", "count", "amount", "plain", "plain", "share", "plain", "plain", "plain"]
+    formats: list[Format] = ["text", "count", "amount", "plain", "plain", "share", "plain", "plain", "plain"]
+    formats += ["plain" for _ in measured]
     rows: list[list[Cell]] = []
     for group in range(count):
         own = paced[group * len(paced) // count : (group + 1) * len(paced) // count]
@@ -61,7 +62,7 @@ def fairness_sections(stories: Sequence[NodeStory], numbers: Mapping[str, int]) 
             "Training loss",
             *(clipped(name)[:MAX_METRIC] for name in measured),
         ],
-        formats=[*formats, *["plain"] * len(measured)],
+        formats=formats,
         rows=rows,
         note="Updates taken: of the rounds that its peers closed, the share whose average had an update of the node's. "
         "Staleness: rounds by which these lagged. Training loss: on the node's own data, in its newest round"
