@@ -30,18 +30,14 @@ FIVE: Final = (20, 20, 10, 4, 2)
 EIGHT: Final = (20, 20, 20, 20, 10, 10, 4, 2)
 SCHEDULED: Final = 20
 CORRECTED: Final[dict[str, Any]] = {"strategy": "heloco", "turn": 0.0, "shrink": 2.0}
+RULES: Final = (
+    *("trimmed_mean", "bucketing+trimmed_mean", "nnm+trimmed_mean", "arc+trimmed_mean", "clipping+trimmed_mean"),
+    *("meamed", "gts", "caf", "geometric_median", "centered_clipping", "cs_plus"),
+    *("clipping+mean", "arc+mean", "clipped_gossip"),
+)
 ROWS: Final[dict[str, dict[str, Any]]] = {
     "mean": {"aggregator": "mean", "f": 0},
-    "trimmed_mean": {"aggregator": "trimmed_mean", "f": 1},
-    "meamed": {"aggregator": "meamed", "f": 1},
-    "bucketing+trimmed_mean": {"aggregator": "bucketing+trimmed_mean", "f": 1},
-    "nnm+trimmed_mean": {"aggregator": "nnm+trimmed_mean", "f": 1},
-    "arc+trimmed_mean": {"aggregator": "arc+trimmed_mean", "f": 1},
-    "clipping+mean": {"aggregator": "clipping+mean", "f": 1},
-    "arc+mean": {"aggregator": "arc+mean", "f": 1},
-    "centered_clipping": {"aggregator": "centered_clipping", "f": 1},
-    "cs_plus": {"aggregator": "cs_plus", "f": 1},
-    "clipped_gossip": {"aggregator": "clipped_gossip", "f": 1},
+    **{rule: {"aggregator": rule, "f": 1} for rule in RULES},
     "clipped_gossip, 1.5": {"aggregator": "clipped_gossip", "f": 1, "tau_times": 1.5},
     "heloco, clipped_gossip": {"aggregator": "clipped_gossip", "f": 1, **CORRECTED},
     "heloco, clipped_gossip, 1.5": {"aggregator": "clipped_gossip", "f": 1, "tau_times": 1.5, **CORRECTED},
