@@ -65,8 +65,11 @@ def play(
 @cache
 def recall(aggregator: str, f: int, normalization: str) -> float:
     """Of the nines, the mean over all nodes."""
-    members = play(normalization, aggregator=aggregator, f=f)
-    return sum(member.told("evaluated")[-1]["own"]["nines"] for member in members) / len(members)
+    return nines_of(play(normalization, aggregator=aggregator, f=f))
+
+
+def nines_of(members: list[Member]) -> float:
+    return float(sum(member.told("evaluated")[-1]["own"]["nines"] for member in members) / len(members))
 
 
 @pytest.mark.thorough
@@ -80,6 +83,13 @@ def test_a_rule_that_bounds_lengths_keeps_it_and_one_that_trims_values_does_not(
     assert recall("clipped_gossip", 1, "fednova") > recall("mean", 0, "fednova") - 0.15
     assert recall("clipped_gossip", 1, "none") == 0
     assert recall("trimmed_mean", 1, "fednova") < 0.05, "the page says so: docs/methods.md#rounds-of-few-steps"
+
+
+@pytest.mark.thorough
+def test_with_what_opposes_taken_back_a_wider_bound_keeps_it_as_the_mean_does() -> None:
+    corrected = {"strategy": "heloco", "turn": 0.0, "shrink": 2.0}
+    members = play("fednova", **corrected, aggregator="clipped_gossip", f=1, tau_times=1.5)
+    assert nines_of(members) > recall("mean", 0, "fednova") - 0.05
 
 
 def test_a_short_round_is_published_as_long_as_a_whole_one_and_the_model_goes_on_from_the_anchor() -> None:
