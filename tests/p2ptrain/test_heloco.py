@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2ptrain.sync import SyncConfig, SyncStrategy, build
+from p2ptrain.sync import SyncConfig, SyncStrategy, build, mixing
 from p2ptrain.sync.heloco import DirectionCorrection
 from p2ptrain.sync.model_averaging import ModelAveraging
 
@@ -94,6 +94,17 @@ def test_without_strength_or_momentum_it_is_diloco_to_the_last_bit(off: dict[str
     assert torch.equal(rounds(SyncConfig(**exact), 4).anchor_d, rounds(SyncConfig(**plain), 4).anchor_d)
     on = {"strategy": "heloco", "compressor": "none", "alpha": 0.5}
     assert not torch.equal(rounds(SyncConfig(**on), 4).anchor_d, rounds(SyncConfig(**plain), 4).anchor_d)
+
+
+@pytest.mark.parametrize("outer", ["nesterov", "delayed_nesterov"])
+@pytest.mark.parametrize("rule", ["mean", "clipped_gossip"])
+def test_a_round_in_slices_is_the_round_at_once(outer: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The anchor and the momentum change slice by slice: what a slice reads of them is what was there before."""
+    options = EXACT | {"outer": outer, "aggregator": rule, "f": int(rule != "mean"), "block": 48}
+    config = SyncConfig(**options | ({"every": 2} if outer == "delayed_nesterov" else {}))
+    at_once_d = rounds(config, 5).anchor_d
+    monkeypatch.setattr(mixing, "SEGMENT_NUMEL", 32)
+    assert torch.equal(rounds(config, 5).anchor_d, at_once_d)
 
 
 @given(

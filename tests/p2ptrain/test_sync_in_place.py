@@ -23,8 +23,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "diloco with a stage": {"strategy": "diloco", "aggregator": "nnm+trimmed_mean"},
     "noloco's step": {"outer": "noloco"},
     "async": {"strategy": "async", "every": 2},
-    "heloco": {"strategy": "heloco"},
-    "heloco with delayed momentum": {"strategy": "heloco", "outer": "delayed_nesterov", "every": 2},
     "streaming": {"strategy": "streaming"},
     "streaming in bf16": {"strategy": "streaming", "estimates": "bf16", "fragments": 3},
     "one fragment": {"strategy": "streaming", "fragments": 1},
