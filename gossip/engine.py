@@ -564,6 +564,10 @@ class Engine:
         newest = self.publisher.newest
         return None if newest is None else pause_request(newest.raw, seconds)
 
+    def pauses_said(self, now: float) -> dict[PeerId, float | None]:
+        """Return the neighbours that say that they are paused, and for how many seconds more (None: unknown)."""
+        return self._pauses.returns(now)
+
     # -- addresses
 
     def set_anchors(self, peers: frozenset[PeerId]) -> None:

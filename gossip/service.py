@@ -463,6 +463,11 @@ class GossipService(Handlers):
         """Return the present state of every neighbour; staleness is against our own newest round."""
         return self._engine.status(trio.current_time())
 
+    def paused_neighbours(self) -> dict[PeerId, float | None]:
+        """Return the neighbours that say that they are paused, and in how many seconds they say that they are back;
+        None: unknown."""
+        return self._engine.pauses_said(trio.current_time())
+
     def link_speeds(self) -> dict[PeerId, LinkSpeed]:
         """Return how fast updates go to each neighbour and come from it."""
         return self._engine.link_speeds(trio.current_time())

@@ -22,17 +22,18 @@ WORD_S: Final = 600.0
 repeats it. So one who is gone, and was not lost as a neighbour, is waited for again within ten minutes. Chosen."""
 
 MAX_SAID_S: Final = 7 * 86_400
-"""Seconds to the return that are said at most: a week. Chosen."""
+"""Seconds to the return that are said, and shown, at most: a week. Chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
     """What a neighbour has said. `place`: of its newest link then, (epoch, seq). `until`: when the word ends (seconds,
-    monotonic)."""
+    monotonic). `returns_at`: when it says that it is back; None: unknown."""
 
     neighbour: Neighbour
     place: tuple[int, int]
     until: float
+    returns_at: float | None
 
 
 class AnnouncedPauses:
@@ -46,7 +47,14 @@ class AnnouncedPauses:
         """Note that a neighbour says that it is paused after its link at `place`, for so many seconds (0: unknown)."""
         self._said = {other: pause for other, pause in self._said.items() if self._holds(other, pause, now)}
         until = now + min(seconds or WORD_S, WORD_S)
-        self._said[peer] = Pause(neighbour=self._neighbours[peer], place=place, until=until)
+        returns_at = now + min(seconds, MAX_SAID_S) if seconds else None
+        self._said[peer] = Pause(neighbour=self._neighbours[peer], place=place, until=until, returns_at=returns_at)
+
+    def returns(self, now: float) -> dict[PeerId, float | None]:
+        """Return the neighbours that have said that they are paused, and in how many seconds each says that it is back
+        (None: unknown). For people: it is a claim, and nothing is decided by it."""
+        held = {peer: pause.returns_at for peer, pause in self._said.items() if self._holds(peer, pause, now)}
+        return {peer: None if at is None else max(0.0, at - now) for peer, at in held.items()}
 
     def excused(self, round: int, now: float) -> frozenset[PeerId]:
         """Return the neighbours that are paused, and have not signed the work of `round`: nothing of it will come."""

@@ -126,6 +126,7 @@ TRENDS = Row(
                 Query("min(p2ptrain_neighbours)", "neighbours, least"),
                 Query("quantile(0.5, p2ptrain_neighbours)", "neighbours, median"),
                 Query("quantile(0.5, p2ptrain_members)", "members, median"),
+                Query("quantile(0.5, p2ptrain_neighbours_paused)", "neighbours paused, median"),
             ),
         ),
         Panel(

@@ -20,7 +20,8 @@ ago are dropped first."""
 
 Peers = dict[str, dict[str, Any]]
 """By peer id: `here`, `staleness` (rounds, at the newest average), `weight`, `averages` (rounds in which its model was
-averaged), `rejected` (by reason) and `banned`. A running node adds its current values: `record.peers`."""
+averaged), `rejected` (by reason) and `banned`. A running node adds its current values (`moment` in round_report.py):
+among them `paused`, where it says so, and `returns_at` (Unix seconds; None: unknown)."""
 
 
 def observe(peers: Peers, event: Event) -> None:

@@ -344,6 +344,14 @@ METRICS: Final[tuple[Metric, ...]] = (
         panel="Swarm overview / Neighbours and members",
     ),
     Metric(
+        name="neighbours_paused",
+        kind="gauge",
+        help="Neighbours that say that their training is paused: no round waits for them.",
+        page="neighbours that say that they are [paused](how-to/train-when-it-suits.md); no round waits for them",
+        sources=(Live(lambda now: now.neighbours_paused),),
+        panel="Swarm overview / Neighbours and members",
+    ),
+    Metric(
         name="reachability",
         kind="gauge",
         labels=("state",),

@@ -54,6 +54,8 @@ class Readings:
     """Bytes of regions' models that passed between this node's region and others: `sent`, and `received`."""
     paused: Mapping[str, float] = field(default_factory=dict)
     """Seconds for which each participation policy of the node has paused its training."""
+    neighbours_paused: int = 0
+    """Neighbours that say that they are paused."""
     visits: Mapping[str, int] = field(default_factory=dict)
     """Differences that visitors left, by what became of them; empty where there are no visitors."""
     budget: Mapping[str, float] = field(default_factory=dict)

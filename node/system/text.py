@@ -2,10 +2,12 @@
 
 import shutil
 import sys
+import time
 from pathlib import Path
 
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 _COUNT_UNITS = ("", "k", "M", "G", "T")
+DAY_S = 86_400.0
 NOTHING = "-"
 """Stands where there is no value yet."""
 
@@ -68,6 +70,17 @@ def progress(done: int, total: int) -> str:
 def peer(peer_id: str) -> str:
     """Shorten a peer id for a line: they all begin alike, so the end tells them apart."""
     return f"..{peer_id[-8:]}" if len(peer_id) > 12 else peer_id
+
+
+def paused_until(at: float | None, now: float) -> str:
+    """Format until when a member says that it is paused, by the local clock: `paused until 07:00`, or `paused`. Both
+    in Unix seconds."""
+    if at is None:
+        return "paused"
+    try:
+        return f"paused until {time.strftime('%H:%M' if at - now < DAY_S else '%a %H:%M', time.localtime(at))}"
+    except (OverflowError, ValueError, OSError):  # what another machine's page says is a claim
+        return "paused"
 
 
 def plural(count: int, noun: str) -> str:

@@ -17,7 +17,7 @@ from node.events.progress import NodeProgress
 from node.events.summary import mean
 from node.system import text
 from node.top.source import Watched
-from node.top.table import remaining_s, sent_lines, swarm_round
+from node.top.table import pause_of, remaining_s, sent_lines, swarm_round
 
 BARS = "".join(map(chr, range(0x2581, 0x2589)))
 """Eighths of a block, from one to eight."""
@@ -41,7 +41,7 @@ def screen(
     notes = notes[: max(0, height // 4)]
     sent = sent_lines([node.progress for node in nodes], width)
     room = max(2, height - _FRAME_LINES - bool(hint) - (own is not None) - len(sent) - len(notes))
-    peers = _peer_rows(nodes)
+    peers = _peer_rows(nodes, now)
     shown_nodes = nodes[: max(1, room - min(len(peers), room // 2))]
     shown_peers = peers[: max(1, room - len(shown_nodes))]
     left_out = len(nodes) - len(shown_nodes), len(peers) - len(shown_peers)
@@ -81,9 +81,11 @@ def _headline(nodes: Sequence[Watched], now: float, width: int) -> Text:
     all_of = [node.progress for node in nodes]
     done, total = swarm_round(all_of), max(it.rounds for it in all_of)
     left, in_time = remaining_s(all_of, now), mean([it.updates_in_time for it in all_of if not it.over])
+    paused = pause_of(all_of)
     parts = [
-        f"round {text.progress(done, total)}" if total else "starting",
-        "" if left is None else f"about {text.duration(left)} left",
+        f"round {text.progress(done, total)}" if total else paused or "starting",
+        paused if total else "",
+        "" if left is None or paused else f"about {text.duration(left)} left",
         "" if in_time is None else f"{text.share(in_time)} in time",
         f"sent {text.size(sum(it.bytes_sent or 0 for it in all_of))}",
         f"received {text.size(sum(it.bytes_received or 0 for it in all_of))}",
@@ -175,14 +177,14 @@ _Row = tuple[str, str, str, list[str]]
 """A peer: its name, its trust, the style of that word, and the other cells."""
 
 
-def _peer_rows(nodes: Sequence[Watched]) -> list[_Row]:
+def _peer_rows(nodes: Sequence[Watched], now: float) -> list[_Row]:
     """Return every peer that any of the nodes knows, with the worst judgement of any; the least trusted first."""
     names = {node.progress.peer_id: node.progress.name for node in nodes}
     seen: dict[str, list[dict[str, Any]]] = {}
     for node in nodes:
         for peer, it in node.progress.peers.items():
             seen.setdefault(peer, []).append(it)
-    rows = [(_score(told), _peer_row(names.get(peer) or text.peer(peer), told)) for peer, told in seen.items()]
+    rows = [(_score(told), _peer_row(names.get(peer) or text.peer(peer), told, now)) for peer, told in seen.items()]
     return [row for _, row in sorted(rows, key=lambda pair: (-pair[0], pair[1][0]))]
 
 
@@ -191,10 +193,10 @@ def _score(told: Sequence[dict[str, Any]]) -> float:
     return max(100.0 if it.get("banned") else _number(it.get("score")) or 0.0 for it in told)
 
 
-def _peer_row(name: str, told: Sequence[dict[str, Any]]) -> _Row:
+def _peer_row(name: str, told: Sequence[dict[str, Any]], now: float) -> _Row:
     here = [it for it in told if it.get("here")]
     score = _score(told)
-    words, style = _trust(score, here=bool(here))
+    words, style = _trust(score, here=bool(here), paused=_paused(here, now))
     refused = sum(int(_number(count) or 0) for it in told for count in _reasons(it).values())
     cells = [
         _most(told, "score"),
@@ -208,12 +210,24 @@ def _peer_row(name: str, told: Sequence[dict[str, Any]]) -> _Row:
     return _clean(name, 12), words, style, cells
 
 
-def _trust(score: float, *, here: bool) -> tuple[str, str]:
+def _paused(here: Sequence[dict[str, Any]], now: float) -> str:
+    """Return until when a peer is paused, as it has told most of its neighbours that were asked; empty where it has
+    not."""
+    asked = [it for it in here if "paused" in it]
+    told = [it for it in asked if it["paused"]]
+    if 2 * len(told) <= len(asked):
+        return ""
+    return text.paused_until(max((at for it in told if (at := _number(it.get("returns_at")))), default=None), now)
+
+
+def _trust(score: float, *, here: bool, paused: str) -> tuple[str, str]:
     if score >= 100:
         return "banned", "red"
     if not here:
         return "gone", "dim"
-    return ("charged", "yellow") if score >= 1 else ("no offence", "green")
+    if score >= 1:  # who says that it is paused hides no charge by that
+        return ", ".join(filter(None, ("charged", paused))), "yellow"
+    return (paused, "yellow") if paused else ("no offence", "green")
 
 
 def _peers_table(rows: Sequence[_Row], width: int) -> Table:

@@ -106,6 +106,14 @@ def swarm_round(nodes: Sequence[NodeProgress]) -> int:
     return min((node.rounds_done for node in working), default=0)
 
 
+def pause_of(nodes: Sequence[NodeProgress]) -> str:
+    """Return by what all working nodes are paused, as `paused by hours`; empty where one trains, or starts."""
+    working = [node for node in nodes if not node.over]
+    if not working or not all(node.shown_state == "paused" for node in working):
+        return ""
+    return f"paused by {', '.join(sorted({node.paused.partition(':')[0] for node in working}))}"
+
+
 def remaining_s(nodes: Sequence[NodeProgress], now: float) -> float | None:
     """Return the seconds until the slowest working node is done, at its pace so far; None before there is a pace."""
     estimates = [estimate for node in nodes if not node.over and (estimate := _remaining(node, now)) is not None]
@@ -128,9 +136,9 @@ def _bar(nodes: Sequence[NodeProgress], *, now: float, began: float) -> Renderab
     row = Table.grid(padding=(0, 2))
     row.add_row(
         ProgressBar(total=total or 1, completed=done, width=BAR_WIDTH),
-        Text(f"round {text.progress(done, total)}" if total else "starting"),
+        Text(f"round {text.progress(done, total)}" if total else pause_of(nodes) or "starting"),
         Text(text.duration(now - began), style="dim"),
-        Text(_eta(nodes, now), style="dim"),
+        Text((total and pause_of(nodes)) or _eta(nodes, now), style="dim"),
     )
     return row
 

@@ -1,6 +1,7 @@
 """What a node records of its rounds: the round's event, evaluations, checkpoints, and the summary at the end."""
 
 import math
+import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -249,6 +250,7 @@ def readings(node: Node) -> Readings:
         disk_free=disk_free(node.checkpoints.folder),
         visits={} if node.visitors is None else node.visitors.counts,
         paused={} if node.pauses is None else node.pauses.seconds_now(),
+        neighbours_paused=len(service.paused_neighbours()),
         crossed={"sent": service.stats.crossed_bytes_sent, "received": service.stats.crossed_bytes_received},
         spectral_gap=_gap_of(frozenset(service.known_graph().items())),
     )
@@ -262,6 +264,9 @@ def _fetched_first(node: Node) -> dict[str, int]:
 def moment(node: Node, lag_s: float | None) -> LiveSnapshot:
     """Return the current values for the node's page."""
     service, stats, speeds = node.service, node.service.stats, node.service.link_speeds()
+    paused = {
+        str(peer): {"paused": True, "returns_at": _minute(left)} for peer, left in service.paused_neighbours().items()
+    }
     refused: dict[str, dict[str, int]] = {}
     for (peer, reason), count in stats.rejected.items():
         refused.setdefault(str(peer), {})[str(reason)] = count
@@ -278,6 +283,7 @@ def moment(node: Node, lag_s: float | None) -> LiveSnapshot:
             "rejected": refused.get(str(peer), {}),
             "sent_bytes_per_s": speeds[peer].sent,
             "received_bytes_per_s": speeds[peer].received,
+            **paused.get(str(peer), {"paused": False, "returns_at": None}),
         }
         for peer, it in service.neighbours().items()
     }
@@ -287,6 +293,11 @@ def moment(node: Node, lag_s: float | None) -> LiveSnapshot:
         tags={str(peer): tag_of(peer) for peer in (PeerId(node.peer_id), *service.neighbours())},
         loop_lag_s=lag_s,
     )
+
+
+def _minute(seconds: float | None) -> float | None:
+    """Return the minute in so many seconds from now, in Unix seconds: finer, it would seem to change at every look."""
+    return None if seconds is None else 60.0 * round((time.time() + seconds) / 60.0)
 
 
 @lru_cache(maxsize=1)

@@ -112,6 +112,27 @@ async def test_a_long_pause_is_said_again_before_the_word_ends(autojump_clock):
             nursery.cancel_scope.cancel()
 
 
+async def test_people_are_told_who_is_paused_and_until_when_it_says(autojump_clock):
+    async with swarm() as it:
+        one, known, unknown, absurd = await it.start_all(4, **ALL)
+        assert one.service.paused_neighbours() == {}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(known.service.say_paused, lambda: 5 * LONG_S)
+            nursery.start_soon(unknown.service.say_paused, lambda: None)
+            nursery.start_soon(absurd.service.say_paused, lambda: 1e12)
+            await trio.sleep(KNOWN_SOON_S)
+            told = one.service.paused_neighbours()
+            assert told == {
+                known.peer: pytest.approx(5 * LONG_S, abs=KNOWN_SOON_S + 1.0),
+                unknown.peer: None,
+                absurd.peer: pytest.approx(MAX_SAID_S, abs=KNOWN_SOON_S + 1.0),
+            }
+            nursery.cancel_scope.cancel()
+        await known.publish(1)
+        await trio.sleep(KNOWN_SOON_S)
+        assert known.peer not in one.service.paused_neighbours(), "an update ends its pause"
+
+
 async def test_a_new_neighbour_is_told_as_well(autojump_clock):
     async with swarm() as it:
         nodes = await it.start_all(2, **ALL)

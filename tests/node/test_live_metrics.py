@@ -47,6 +47,13 @@ def test_what_is_relayed_is_read():
     assert seen["relay_refused_total"] == dict.fromkeys(REFUSALS, 0) | {"no_reservation": 5}
 
 
+def test_paused_neighbours_are_counted():
+    metrics = Metrics()
+    assert scrape(metrics)["neighbours_paused"] == {"": 0}
+    metrics.live.watch(lambda: Readings(neighbours_paused=3))
+    assert scrape(metrics)["neighbours_paused"] == {"": 3}
+
+
 def test_what_a_relay_may_carry_and_what_the_disk_still_takes_are_read():
     metrics = Metrics()
     assert scrape(metrics)["relay_limit_bytes_per_second"] == {"": 0}

@@ -165,6 +165,18 @@ def test_the_view_before_anything_happened():
     assert "left" not in text
 
 
+def test_the_view_of_nodes_that_are_all_paused_says_why():
+    nodes = swarm()
+    for node in nodes:
+        node.paused = "load: others use 80% of the processor"
+    text = "\n".join(drawn(swarm_view(nodes, now=1019.0, began=1000.0)))
+    assert "round 6/10" in text
+    assert "paused by load" in text
+    assert "left" not in text
+    waiting = NodeProgress("node-0", state="running", paused="hours: it trains at 22:00-07:00, and it is 14:05")
+    assert "paused by hours" in "\n".join(drawn(swarm_view([waiting], now=1.0, began=0.0)))
+
+
 def test_a_dead_node_does_not_hold_the_swarms_round_back():
     nodes = swarm()
     for event in node_events(0, rounds=9):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,63 @@ def test_who_is_least_trusted_stands_first():
     at = next(number for number, line in enumerate(lines) if line.startswith("peer"))
     assert lines[at + 1].split() == ["..Zf7M8cV7", "banned", "40", "-", "-", "0/1", "-", "2", "0"]
     assert all("gone" in line or "no offence" in line for line in lines[at + 2 : -1])
+
+
+PAUSED = {"here": True, "score": 0.0, "rejected": {}, "tracked": True, "paused": True}
+
+
+def test_a_peer_that_says_that_it_is_paused_is_shown_so_and_hides_no_charge(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    (node,) = watched(1)
+    node.progress.peers = {
+        "until-later": PAUSED | {"returns_at": 7 * 3600.0},
+        "for-days": PAUSED | {"returns_at": 3 * 86_400.0 + 3600.0},
+        "unknown": PAUSED | {"returns_at": None},
+        "no-time": PAUSED | {"returns_at": 1e300},
+        "charged": PAUSED | {"returns_at": 7 * 3600.0, "score": 40.0},
+        "here": PAUSED | {"paused": False, "returns_at": None},
+        "gone": PAUSED | {"returns_at": 7 * 3600.0, "here": False},
+    }
+    shown = {
+        name: line.removeprefix(name).strip() for line in drawn([node], width=120) if (name := line.partition(" ")[0])
+    }
+    monkeypatch.undo()
+    time.tzset()
+    for name, words in (
+        ("until-later", "paused until 07:00 "),
+        ("for-days", "paused until Sun 01:00 "),
+        ("unknown", "paused  "),
+        ("no-time", "paused  "),
+        ("charged", "charged, paused until 07:00 "),
+        ("here", "no offence "),
+        ("gone", "gone "),
+    ):
+        assert shown[name].startswith(words)
+
+
+def test_a_peer_is_paused_if_most_of_those_say_so_that_were_asked():
+    nodes = watched(3)
+    for node, paused in zip(nodes, (True, True, False), strict=True):
+        node.progress.peers = {"peer": PAUSED | {"paused": paused, "returns_at": None}}
+    assert "peer paused " in "\n".join(drawn(nodes))
+    nodes[0].progress.peers["peer"]["paused"] = False
+    assert "peer no offence " in "\n".join(drawn(nodes))
+
+
+def test_the_headline_of_a_node_that_never_trained_says_why():
+    node = Watched(NodeProgress("n", state="running", paused="hours: it trains at 22:00-07:00, and it is 14:05"))
+    lines = drawn([node])
+    assert lines[0].startswith("n  paused by hours")
+    assert "n: paused by hours: it trains at 22:00-07:00, and it is 14:05" in lines
+
+
+def test_the_headline_of_a_run_names_the_pause_once_all_are_paused():
+    nodes = watched(2)
+    nodes[0].progress.paused = "gpu: another program uses the GPU"
+    assert "paused by" not in drawn(nodes)[0]
+    nodes[1].progress.paused = "hours: it trains at 22:00-07:00, and it is 14:05"
+    assert drawn(nodes)[0].startswith("2 nodes  round 5/10   paused by gpu, hours   ")
 
 
 def test_what_others_say_does_nothing_to_the_terminal():

@@ -2,7 +2,7 @@
 // follow from the order of names, so that nothing moves while nobody comes or goes, and nothing has to settle first.
 
 import { colour } from "./chart.js";
-import { short } from "./words.js";
+import { pausedUntil, short } from "./words.js";
 
 const GAP = 15; // pixels between two members on a ring, at the least while there is room
 const LABELS = 16; // neighbours that are named in the picture; more would lie over each other
@@ -26,11 +26,12 @@ function surface(canvas) {
 
 const clip = (name) => (name.length > 14 ? `${name.slice(0, 12)}..` : name);
 
-// A score of 0 is spotless, 100 a ban.
+// A score of 0 is spotless, 100 a ban. Who says that it is paused hides no charge by that.
 export function trust(it) {
   if (it.banned || it.score >= 100) return ["bad", "banned"];
-  if (it.score >= 1) return ["warn", it.score >= 50 ? "near a ban" : "charged"];
-  return ["good", "no offence"];
+  const paused = it.here && it.paused ? pausedUntil(it.returns_at) : "";
+  if (it.score >= 1) return ["warn", [it.score >= 50 ? "near a ban" : "charged", paused].filter(Boolean).join(", ")];
+  return ["good", paused || "no offence"];
 }
 
 // Members of `graph` (numbers, the first is this node) with a kind each, and edges, those to live neighbours included.

@@ -48,6 +48,13 @@ export function duration(seconds) {
 
 export const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 
+// As the terminal says it (node/system/text.py). The return is what the member itself says.
+export function pausedUntil(at) {
+  if (!isNumber(at)) return "paused";
+  const day = at - Date.now() / 1000 < 24 * 3600 ? {} : { weekday: "short" };
+  return `paused until ${new Date(1000 * at).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...day })}`;
+}
+
 export function make(tag, className = "", text = "") {
   const element = document.createElement(tag);
   if (className) element.className = className;
