@@ -75,6 +75,7 @@ function showState() {
 
 function remaining(s) {
   const done = s.rounds_done - s.first_round;
+  if (s.paused) return "";
   if (!s.rounds || s.first_round === null || done < 1 || s.rounds_done >= s.rounds) return "";
   return `about ${duration(((s.last_round_at - s.first_round_at) / done) * (s.rounds - s.rounds_done))} left`;
 }
