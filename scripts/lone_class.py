@@ -3,7 +3,8 @@
     python scripts/lone_class.py                                         # every row of ROWS, with nobody that lies
     python scripts/lone_class.py --rows trimmed_mean --liars sign_flip searched_ipm lone_lie orthogonal
 
-Honest members take 20, 20, 10, 4 and 2 steps a round (--eight: 20, 20, 20, 20, 10, 10, 4, 2), lengthened by fednova; a liar is one more.
+Honest members take 20, 20, 10, 4 and 2 steps a round (--eight:
+20, 20, 20, 20, 10, 10, 4, 2), lengthened by fednova; a liar is one more.
 One JSON line a row: recall of the nines and of all others, means over honest members. Every payload arrives at once.
 """
 
