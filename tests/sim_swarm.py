@@ -5,15 +5,16 @@ Only the network (in memory) and the executor (inline, each step taking a given 
 """
 
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import trio
+from trio.testing import MockClock
 
 from gossip.core.backoff import peer_in
 from gossip.core.digests import digest_of
@@ -32,6 +33,8 @@ from node.training.executors import InlineExecutor
 from node.training.manifest_updates import follow_manifests
 from node.training.node import Node
 from p2ptrain.training import Learner
+
+T = TypeVar("T")
 
 STEP_SECONDS = 0.05
 
@@ -221,6 +224,17 @@ async def swarm(
     async with trio.open_nursery() as nursery:
         yield Swarm(folder, nursery, seed=seed, link=link, keep_errors=keep_errors)
         nursery.cancel_scope.cancel()
+
+
+def played(main: Callable[[Swarm], Awaitable[T]], folder: Path) -> T:
+    """Run `main` with a swarm from its first to its last moment, on a virtual clock of its own."""
+
+    async def run() -> T:
+        async with swarm(folder) as it:
+            return await main(it)
+
+    trio._core._run._r.seed(0)  # as before each test: what is run once for several is the same whichever comes first
+    return trio.run(run, clock=MockClock(autojump_threshold=0))
 
 
 def mean_model(members: Sequence[Member]) -> torch.Tensor:

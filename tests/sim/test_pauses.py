@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 import trio
-import trio.testing
-from sim_swarm import Member, Swarm, swarm
+from sim_swarm import Member, Swarm, played
 
 from gossip.core.limits import PAUSE_PROTOCOL
 from node.participation.device_state import Battery, DeviceState, GpuUseByOthers
@@ -20,14 +19,6 @@ from p2ptrain.training import Trainer
 GAME = GpuUseByOthers(share=0.9, memory_bytes=6 << 30)
 NOBODY = GpuUseByOthers(share=0.0, memory_bytes=0)
 REACTION_S = 1.0
-
-
-def played(main: Callable[[Swarm], Any], folder: Path) -> Any:
-    async def run() -> Any:
-        async with swarm(folder) as members:
-            return await main(members)
-
-    return trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def machine(busy: Callable[[float], bool], battery: Callable[[float], Battery | None] = lambda now: None) -> Any:

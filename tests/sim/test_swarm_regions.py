@@ -1,11 +1,12 @@
 """Real nodes in several regions: they learn as one swarm, and neither a liar nor a region of liars steers others."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from sim_swarm import Member, Swarm, mean_loss, mean_model, put_part, swarm
+from sim_swarm import Member, Swarm, mean_loss, mean_model, played, put_part, swarm
 
 from gossip.service import GossipService
 from node.training.node import Node
@@ -20,6 +21,7 @@ async def start(
     liars: dict[str, int] | None = None,
     attack: str = "sign_flip",
     change: Mapping[str, Callable[[Node], None]] = MappingProxyType({}),
+    rounds: int = ROUNDS,
     **sections: dict[str, object],
 ) -> dict[str, list[Member]]:
     """So many nodes in each region; of those of `liars` the last ones carry out the attack, or are not there where it
@@ -32,7 +34,7 @@ async def start(
         if lies and attack == "absent":
             continue
         settings = {
-            "train": {"rounds": ROUNDS, "eval_every": ROUNDS, **sections.get("train", {})},
+            "train": {"rounds": rounds, "eval_every": rounds, **sections.get("train", {})},
             "node": {"region": label, "shard_count": count, "shard_index": number},
             "sync": {"regions": list(labels), **sections.get("sync", {})},
             "attack": {"name": attack} if lies else {},
@@ -103,26 +105,43 @@ async def test_regions_of_unlike_sizes_have_the_mean_of_all_members(tmp_path, au
         assert (mean_model(large) - mean_model([small])).norm() < 0.1 * mean_model(large).norm()
 
 
+ONE_IN_EACH = {"east": 1, "west": 1}
+
+
+@pytest.fixture(scope="module")
+def loss_without(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], float]:
+    """The loss of two regions after so many rounds without their liars."""
+
+    @cache
+    def loss(rounds: int) -> float:
+        async def run(it: Swarm) -> float:
+            await start(it, ("east", "west"), 5, ONE_IN_EACH, "absent", rounds=rounds)
+            await it.finished()
+            return mean_loss(list(it.members.values()))
+
+        return float(played(run, tmp_path_factory.mktemp("without")))
+
+    return loss
+
+
+@pytest.mark.parametrize("rounds", [16, pytest.param(ROUNDS, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("attack", ["sign_flip", pytest.param("gaussian", marks=pytest.mark.soak), "ipm"])
-async def test_a_liar_among_the_publishers_of_each_region_does_not_steer_them(tmp_path, autojump_clock, attack):
-    async with swarm(tmp_path) as it:
-        regions = await start(it, ("east", "west"), 5, {"east": 1, "west": 1}, attack)
+def test_a_liar_among_the_publishers_of_each_region_does_not_steer_them(tmp_path, loss_without, attack, rounds):
+    async def run(it: Swarm) -> list[Member]:
+        regions = await start(it, ("east", "west"), 5, ONE_IN_EACH, attack, rounds=rounds)
         await it.finished()
-        honest = [member for members in regions.values() for member in members[:-1]]
-    async with swarm(beside(tmp_path)) as it:
-        await start(it, ("east", "west"), 5, {"east": 1, "west": 1}, "absent")
-        await it.finished()
-        without = mean_loss(list(it.members.values()))
-    assert mean_loss(honest) < 1.35 * without, "what the trimmed mean of five costs in one region"
+        return [member for members in regions.values() for member in members[:-1]]
+
+    honest = played(run, tmp_path)
+    assert mean_loss(honest) < 1.35 * loss_without(rounds), "what the trimmed mean of five costs in one region"
     assert all(member.told("regions")[-1]["moved"] for member in honest)
     assert not any(member.told("banned") for member in honest)
 
 
 async def test_models_that_cannot_be_read_are_refused_and_the_others_go_on(tmp_path, autojump_clock):
+    nonsense = {"east": lambda node: put_part(node, "service", Nonsense(node.service))}
     async with swarm(tmp_path) as it:
-        regions = await start(
-            it, ("east", "west"), 4, change={"east": lambda node: put_part(node, "service", Nonsense(node.service))}
-        )
+        regions = await start(it, ("east", "west"), 4, change=nonsense, rounds=24)
         await it.finished()
         honest = [*regions["east"][:-1], *regions["west"]]
         refused = [member.node.service.stats.rejected_by_reason.get("malformed", 0) for member in honest]

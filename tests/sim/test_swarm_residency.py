@@ -14,7 +14,7 @@ from gossip.reachability.circuit import HOP_PROTOCOL, STOP_PROTOCOL
 from node.system.run_dir import CROSSINGS
 from node.training.node import Node
 
-ROUNDS = 56
+ROUNDS = 32
 SYNC = {"regions": ["east", "north", "west"], "residency": {"east": "nothing", "west": 3}}
 """Nothing leaves the east, averages of three members or more leave the west, and each member's averaged model the
 north."""
@@ -89,7 +89,7 @@ async def test_nothing_leaves_a_closed_region_and_every_crossing_is_in_the_recor
         for name in ("east-1", "east-hidden-0", "east-hidden-1"):
             await start(it, name, "east", secret)
         await it.members["east-1"].node.service.wait_for_neighbours(3, 60.0)
-        while it.members["east-0"].node.state.round < 20:  # noqa: ASYNC110  # of another's state
+        while it.members["east-0"].node.state.round < 10:  # noqa: ASYNC110  # of another's state
             await trio.sleep(1.0)
         newcomer = await start(it, "east-late", "east", secret)
         await it.finished()
