@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from node.system.gc_tuning import left_out
+
 THRESHOLDS: Final = (50_000, 20, 20)
 """New objects until the youngest are looked through, and how often that is done until the next generation is. At a
 kilobyte each the youngest are 50 MB at most."""
@@ -20,10 +22,9 @@ def rare_collections() -> Iterator[None]:
     run, as they are counted, not timed."""
     before = gc.get_threshold()
     gc.collect()
-    gc.freeze()  # what is left is torch's and ours: it need not be looked through again
-    gc.set_threshold(*THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
+    with left_out():  # what is left is torch's and ours
+        gc.set_threshold(*THRESHOLDS)
+        try:
+            yield
+        finally:
+            gc.set_threshold(*before)

@@ -6,6 +6,8 @@ between walks through all of those objects while the event loop stands still. So
 """
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 IMPORTING = 200_000
 """New objects from one collection to the next while a program starts: four collections instead of a thousand."""
@@ -26,6 +28,19 @@ def running() -> None:
     """Exempt all that was imported from collection, and collect later objects as Python does."""
     gc.freeze()
     gc.set_threshold(*_DEFAULT)
+
+
+@contextmanager
+def left_out() -> Iterator[None]:
+    """Exempt what is there from collection while the block runs; for good where a caller had exempted things before,
+    as Python can only take back all of it."""
+    frozen = gc.get_freeze_count() > 0
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not frozen:
+            gc.unfreeze()
 
 
 def ending() -> None:

@@ -237,14 +237,14 @@ def test_who_meets_knows_everybody_and_hears_one_and_the_same():
 def test_no_run_leaves_its_models_behind() -> None:
     """Its nodes refer to each other: they would wait for a collection, which comes by count and not by size."""
     twice = recipes(strategy="tracked_gossip", compressor="q2", seeds="0-1", nodes=3, degree=2)
-    frozen = gc.get_freeze_count()
+    was_frozen = gc.get_freeze_count() > 0
     gc.disable()
     try:
         list(jobs.run_all(twice[:1], 1))  # what is loaded once
         before = tensors()
         list(jobs.run_all(twice, 1))
         assert tensors() <= before
-        assert gc.get_freeze_count() == frozen, "what was there is for the collector again"
+        assert (gc.get_freeze_count() > 0) == was_frozen, "what was there is for the collector again, or still is not"
     finally:
         gc.enable()
 

@@ -12,6 +12,7 @@ import torch
 from node.bench.swarm.measure import measure
 from node.bench.swarm.run_spec import Document, RunSpec
 from node.system.errors import RunError
+from node.system.gc_tuning import left_out
 
 
 def run_all(recipes: Sequence[RunSpec], jobs: int) -> Iterator[tuple[RunSpec, Document | ValueError]]:
@@ -40,15 +41,15 @@ def run_all(recipes: Sequence[RunSpec], jobs: int) -> Iterator[tuple[RunSpec, Do
 
 
 def _attempt(recipe: RunSpec) -> Document | ValueError:
-    gc.freeze()  # what is there already needs no look: a collection of all that torch brings takes a third of a second
-    try:
-        return measure(recipe)
-    except ValueError as error:
-        return ValueError(str(error))  # a plain one: others may not survive the way between processes
-    finally:
-        # A run's nodes refer to each other, and are few objects: hundreds of runs' models would wait for the collector.
-        gc.collect()
-        gc.unfreeze()
+    with left_out():  # a collection of all that torch brings takes a third of a second
+        try:
+            return measure(recipe)
+        except ValueError as error:
+            return ValueError(str(error))  # a plain one: others may not survive the way between processes
+        finally:
+            # A run's nodes refer to each other, and are few objects: hundreds of runs' models would wait for the
+            # collector.
+            gc.collect()
 
 
 def _prepare() -> None:
