@@ -28,6 +28,9 @@ ECHO = "/p2ptrain/1/echo"
 BOOM = "/p2ptrain/1/boom"
 HOLD = "/p2ptrain/1/hold"
 
+PATIENCE_S = 60.0
+"""Only a broken test waits so long. What is waited for takes a moment, and many times that on a busy machine."""
+
 
 class Node:
     """Handlers that remember what they saw: echoes, holds a stream unread, or raises, by protocol."""
@@ -122,7 +125,7 @@ async def receive_exactly(stream: Stream, size: int) -> bytes:
     return bytes(parts)
 
 
-async def until(condition: Any, within_s: float = 5.0) -> None:
+async def until(condition: Any, within_s: float = PATIENCE_S) -> None:
     """Poll: what is awaited happens in another task or process, driven by sockets."""
     with trio.fail_after(within_s):
         while not condition():  # noqa: ASYNC110
@@ -139,7 +142,7 @@ async def assert_serves(victim: Node, topic_too: bool = True) -> None:
             await delivered(friend, victim, b"can you hear me?")
 
 
-async def delivered(sender: Node, receiver: Node, data: bytes, within_s: float = 8.0) -> None:
+async def delivered(sender: Node, receiver: Node, data: bytes, within_s: float = PATIENCE_S) -> None:
     """Broadcast until it arrives: delivery is lossy, above all before the mesh has formed."""
     with trio.fail_after(within_s):
         while data not in [message for _, message in receiver.messages]:
@@ -161,7 +164,7 @@ class Attacker:
         """A stream on which multistream-select is done with."""
         stream = await self.muxed.open_stream()
         await stream.write(delimited(b"/multistream/1.0.0\n") + delimited(protocol.encode() + b"\n"))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             answer = b""
             while answer.count(b"\n") < 2:
                 answer += await stream.read(1000)
@@ -187,7 +190,7 @@ async def upgraded(address: str, upgrader: TransportUpgrader) -> tuple[Any, Any]
     parsed = Multiaddr(address)
     raw = await TCP().dial(parsed)
     try:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             secured = await upgrader.upgrade_security(raw, True, ID.from_string(str(parsed.get_peer_id())))
             return await upgrader.upgrade_connection(secured, secured.get_remote_peer()), raw
     except BaseException:

@@ -16,6 +16,7 @@ from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.utils.varint import encode_varint_prefixed
 from libp2p_harness import (
+    PATIENCE_S,
     Attacker,
     Node,
     attacking,
@@ -48,7 +49,7 @@ async def test_a_frame_of_ten_thousand_messages_stops_nothing() -> None:
         await friend.transport.dial(victim.address)
         stream = await attacker.stream(PROTOCOL_ID_V11)
         await stream.write(encoded(rpc))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await until(lambda: victim.transport.faults.get("pubsub_flood"))
             assert await friend.echo(victim.peer_id) == b"hello"
         assert watch.worst_s < LAG_S
@@ -94,7 +95,7 @@ async def flooding(victim: Node, messages: list[Any]) -> None:
 
 
 async def heard(sender: Node, receiver: Node, data: bytes) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         while data not in [message for _, message in receiver.messages]:
             await sender.transport.publish(data)
             await trio.sleep(0.25)
@@ -154,7 +155,7 @@ async def test_who_brings_what_nobody_signed_is_banned_and_who_forwards_is_not(
             stream = await attacker.stream(PROTOCOL_ID_V11)
             for number in range(FORGERIES):
                 await stream.write(encoded(rpc_pb2.RPC(publish=[lie(number + 1)])))
-            await until(lambda: len(near.transport.peers) == 1, within_s=20)
+            await until(lambda: len(near.transport.peers) == 1)
         assert near.transport.faults["pubsub_message"] == FORGERIES
         charged = [(event.name, event.reason) for event in near.events if event.name in {"rejected", "banned"}]
         assert charged == [("rejected", Reason.FORGED)] * FORGERIES + [("banned", Reason.FORGED)]

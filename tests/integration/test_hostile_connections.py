@@ -11,6 +11,7 @@ import trio
 from hostile_harness import LAG_S, swallowed, tcp, watched
 from libp2p_harness import (
     ECHO,
+    PATIENCE_S,
     Choosy,
     Node,
     assert_serves,
@@ -131,5 +132,5 @@ async def test_a_protocol_name_of_any_length_resets_its_stream_alone() -> None:
         await stream.write(delimited(b"/multistream/1.0.0\n") + b"\xff" * 8 + b"\x01")
         assert await swallowed(stream.write, bytes(65_000), most=16 << 20) < 1 << 20
         await good.write(b"ping")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             assert await good.read(4) == b"ping"

@@ -16,7 +16,7 @@ from libp2p.io.utils import read_exactly
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.transport.tcp.tcp import TCP
-from libp2p_harness import HOLD, Node, receive_exactly, running, stock, until
+from libp2p_harness import HOLD, PATIENCE_S, Node, receive_exactly, running, stock, until
 from multiaddr import Multiaddr
 from trio.testing import memory_stream_pair
 
@@ -102,7 +102,7 @@ async def test_trap_13_gossipsub_has_the_specs_heartbeat_and_does_not_throttle_u
         assert router.heartbeat_interval == HEARTBEAT_S == 1
         assert (router.degree, router.degree_low, router.degree_high) == (DEGREE, DEGREE_LOW, DEGREE_HIGH)
         await a.transport.dial(b.address)
-        with trio.fail_after(8):
+        with trio.fail_after(PATIENCE_S):
             while not b.messages:
                 await a.transport.publish(b"warm-up")
                 await trio.sleep(0.1)

@@ -19,6 +19,8 @@ from gossip.transport.base import TransportError
 pytestmark = pytest.mark.alone  # a child that is kept waiting for a core would count as dead
 
 REPOSITORY = Path(__file__).parents[2]
+PROMPT_S = 8.0
+"""Sooner than a silent peer is given up: 20 s."""
 
 
 CHILD = """
@@ -91,7 +93,7 @@ async def test_a_stopped_peer_delays_neither_disconnecting_nor_the_end() -> None
 
                 nursery.start_soon(flood)
                 await trio.sleep(0.2)
-                with trio.fail_after(2):
+                with trio.fail_after(PROMPT_S):
                     await a.transport.disconnect(peer)
             assert a.transport.peers == frozenset()
 
@@ -107,9 +109,8 @@ async def test_nothing_is_left_after_the_end() -> None:
         await a.transport.open_stream(b.peer_id, HOLD)
         await delivered(a, b, b"x")
         started = trio.current_time()
-    assert trio.current_time() - started < 2
-    await trio.sleep(0.05)
-    assert {task for nursery in root.child_nurseries for task in nursery.child_tasks} == before
+    assert trio.current_time() - started < PROMPT_S
+    await until(lambda: {task for nursery in root.child_nurseries for task in nursery.child_tasks} == before)
     assert set(threading.enumerate()) <= threads  # trio retires idle threads that were there before
     gc.collect()  # an unclosed socket would warn here, and warnings are errors
 

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import trio
-from libp2p_harness import until
+from libp2p_harness import PATIENCE_S, until
 from members_harness import Member, living
 
 from gossip.discovery import lookup_task
@@ -16,7 +16,7 @@ async def test_one_of_five_members_is_found_by_its_id_by_one_that_has_not_heard_
     async with living(*members):
         for member in members:
             member.service._engine.peerstore.sample = lambda *_, **__: ()  # type: ignore[method-assign]
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             for one, other in pairwise(members):
                 await one.transport.dial(other.address)
                 one.service._engine.peerstore.reached(other.transport.peer_id, other.address)

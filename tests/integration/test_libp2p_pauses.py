@@ -2,7 +2,7 @@
 
 import pytest
 import trio
-from libp2p_harness import until
+from libp2p_harness import PATIENCE_S, until
 from members_harness import Member, living
 
 from gossip.core.limits import KIB, PAUSE_PROTOCOL
@@ -10,14 +10,12 @@ from gossip.session import ask_once
 from gossip.transport.base import TransportError
 from gossip.transport.libp2p import host
 
-PATIENCE_S = 15.0
-
 
 async def met(one: Member, other: Member) -> None:
     for each in (one, other):
         await each.service.begin_epoch(epoch=1, round=0, snapshot=None)
     await one.transport.dial(other.address)
-    await until(lambda: one.follows(other) and other.follows(one), PATIENCE_S)
+    await until(lambda: one.follows(other) and other.follows(one))
 
 
 async def test_a_neighbour_hears_of_a_pause() -> None:
@@ -25,7 +23,7 @@ async def test_a_neighbour_hears_of_a_pause() -> None:
     async with living(one, other) as nursery:
         await met(one, other)
         nursery.start_soon(one.service.say_paused, lambda: 3600.0)
-        await until(lambda: other.service._engine.paused(1, trio.current_time()) == {one.transport.peer_id}, PATIENCE_S)
+        await until(lambda: other.service._engine.paused(1, trio.current_time()) == {one.transport.peer_id})
         assert (await other.service.close_round(1, at_most_s=PATIENCE_S)).closed_by == "alone"
         assert not one.service.stats.rejected
         assert not other.service.stats.rejected

@@ -14,7 +14,18 @@ from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.transport.exceptions import SecurityUpgradeFailure
-from libp2p_harness import ECHO, Choosy, Node, assert_serves, attacking, running, until, upgraded, upgrader_with
+from libp2p_harness import (
+    ECHO,
+    PATIENCE_S,
+    Choosy,
+    Node,
+    assert_serves,
+    attacking,
+    running,
+    until,
+    upgraded,
+    upgrader_with,
+)
 from multiaddr import Multiaddr
 
 from gossip.transport.connection_limits import ConnectionBounds
@@ -34,7 +45,7 @@ async def called_from(source: str, address: str) -> tuple[Any, Any]:
     stream = TrioTCPStream(await trio.open_tcp_stream("127.0.0.1", port_of(address), local_address=source))
     upgrader, raw = upgrader_with(), RawConnection(stream, True)
     try:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             secured = await upgrader.upgrade_security(raw, True, ID.from_string(address.rpartition("/")[2]))
             return await upgrader.upgrade_connection(secured, secured.get_remote_peer()), raw
     except BaseException:
@@ -89,7 +100,7 @@ async def test_a_network_is_bounded_and_others_keep_their_places() -> None:
             sockets.append((await called_from(f"127.0.2.{number + 1}", victim.address))[1])
         await until(lambda: victim.transport.faults.get("made_room", 0) == 6)
         await until(lambda: len(victim.transport.peers) == 4)
-        assert len(victim.log) == 10 + 6
+        await until(lambda: len(victim.log) == 10 + 6)
         assert victim.log[0][1] in victim.transport.peers, "the one that called from elsewhere"
         assert quiet.peer_id == ID.from_string(victim.peer_id)
 
@@ -102,7 +113,7 @@ async def test_a_network_full_of_neighbours_takes_nobody_else_and_another_does()
         await until(lambda: len(victim.transport.peers) == 2)
         with pytest.raises(SecurityUpgradeFailure):
             await called_from("127.0.2.9", victim.address)
-        assert victim.transport.faults == {"too_many_of_network": 1}
+        await until(lambda: victim.transport.faults == {"too_many_of_network": 1})
         sockets.append((await called_from("127.0.3.1", victim.address))[1])
         await until(lambda: len(victim.transport.peers) == 3)
 
@@ -135,16 +146,16 @@ async def test_a_handshake_that_trickles_is_ended() -> None:
     async with running(victim):
         stream = await trio.open_tcp_stream("127.0.0.1", port_of(victim.address))
         began = trio.current_time()
-        with trio.fail_after(5), pytest.raises(trio.BrokenResourceError):
+        with trio.fail_after(PATIENCE_S), pytest.raises(trio.BrokenResourceError):
             await trickle(stream, b"\x13/multistream/1.0.0\n\x07/noise\n" + bytes(1000))
-        assert trio.current_time() - began < 3.0
-        assert victim.transport.faults == {"handshake_timeout": 1}
+        assert trio.current_time() - began < 20.0, "all of it takes 50 s"
+        await until(lambda: victim.transport.faults == {"handshake_timeout": 1})
         await stream.aclose()
         await assert_serves(victim, topic_too=False)
 
 
 async def test_half_open_sockets_of_one_network_cut_short_nobody_elses_handshake() -> None:
-    bounds = ConnectionBounds(handshakes=64, handshakes_of_network=4, handshake_s=5.0, unbounded_networks=())
+    bounds = ConnectionBounds(handshakes=64, handshakes_of_network=4, handshake_s=PATIENCE_S, unbounded_networks=())
     victim = Node(bounds=bounds)
     async with running(victim):
         slow = await trio.open_tcp_stream("127.0.0.1", port_of(victim.address), local_address="127.0.1.1")
@@ -154,7 +165,7 @@ async def test_half_open_sockets_of_one_network_cut_short_nobody_elses_handshake
         ]
         await until(lambda: victim.transport.faults.get("handshake_cut_short") == 76)
         await slow.send_all(b"\x13/multistream/1.0.0\n")
-        with trio.fail_after(3):
+        with trio.fail_after(PATIENCE_S):
             assert (await slow.receive_some(100)).endswith(b"/multistream/1.0.0\n"), "it was still waited for"
         for stream in (slow, *silent):
             await stream.aclose()
@@ -162,22 +173,23 @@ async def test_half_open_sockets_of_one_network_cut_short_nobody_elses_handshake
 
 async def test_handshakes_begin_at_a_pace() -> None:
     """Each costs 6 ms, and the caller no more: a flood of whole handshakes took all of a core."""
-    victim = Choosy(bounds=ConnectionBounds(handshakes_per_s=20.0))
+    burst, pace = 20, 5.0  # which a busy machine keeps up with
+    victim = Choosy(bounds=ConnectionBounds(handshakes_per_s=pace))
     async with running(victim), open_sockets() as sockets:
-        began, done = trio.current_time(), 0
+        began = trio.current_time()
+        done: list[float] = []
 
         async def call() -> None:
-            nonlocal done
             sockets.append((await upgraded(victim.address, upgrader_with()))[1])
-            done += 1
+            done.append(trio.current_time() - began)
 
         async with trio.open_nursery() as nursery:
-            for _ in range(120):
+            for _ in range(burst + 20):
                 nursery.start_soon(call)
                 await trio.lowlevel.checkpoint()
-            nursery.cancel_scope.deadline = trio.current_time() + 2.0
-        took = trio.current_time() - began
-        assert 80 <= done <= 80 + 20 * took + 1
+            await until(lambda: len(done) >= burst + 10)
+            nursery.cancel_scope.cancel()
+        assert all(number <= burst + pace * after + 1 for number, after in enumerate(done, 1)), done
 
 
 async def test_dialled_peers_that_stay_silent_leave_room_for_more_dials() -> None:

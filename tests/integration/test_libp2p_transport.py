@@ -10,7 +10,7 @@ from libp2p.peer.peerinfo import info_from_p2p_addr
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, GossipSub
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.tools.anyio_service import background_trio_service
-from libp2p_harness import ECHO, HOLD, Node, delivered, receive_exactly, running, stock, until
+from libp2p_harness import ECHO, HOLD, PATIENCE_S, Node, delivered, receive_exactly, running, stock, until
 from multiaddr import Multiaddr
 
 from gossip.core.identity import Identity
@@ -85,7 +85,7 @@ async def test_cancelled_openings_leak_no_streams() -> None:
                 await a.transport.open_stream(b.peer_id, ECHO)
         for _ in range(100):
             await a.echo(b.peer_id)
-        await until(lambda: open_streams(a) <= 3, within_s=12)  # pubsub's, one each way
+        await until(lambda: open_streams(a) <= 3)  # pubsub's, one each way
 
 
 def open_streams(node: Node) -> int:
@@ -181,7 +181,7 @@ async def test_a_stock_libp2p_peer_takes_part() -> None:
         async with background_trio_service(pubsub.router), background_trio_service(pubsub):
             heard = await pubsub.subscribe("/p2ptrain/1/p2ptrain")
             await host.connect(info_from_p2p_addr(Multiaddr(a.address)))
-            with trio.fail_after(8):
+            with trio.fail_after(PATIENCE_S):
                 while b"from stock" not in [data for _, data in a.messages]:
                     await pubsub.publish("/p2ptrain/1/p2ptrain", b"from stock")
                     await trio.sleep(0.1)

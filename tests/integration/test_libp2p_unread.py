@@ -69,9 +69,9 @@ async def test_strangers_pin_no_more_together_than_is_allowed(monkeypatch: pytes
 
             for _ in range(STRANGERS):
                 nursery.start_soon(attack)
-            await until(lambda: victim.transport.faults.get("unread"), 20.0)
+            await until(lambda: victim.transport.faults.get("unread"))
             swarm: Any = victim.transport._swarm
-            await until(lambda: sum(map(unread, swarm.loose())) <= MOST, 20.0)
+            await until(lambda: sum(map(unread, swarm.loose())) <= MOST)
             assert neighbour.peer_id in victim.transport.peers, "it has pinned as much as each of them"
             nursery.cancel_scope.cancel()
         await assert_serves(victim, topic_too=False)

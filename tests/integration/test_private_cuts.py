@@ -14,6 +14,10 @@ from gossip.transport.libp2p import data_channels
 from gossip.transport.libp2p.data_link import DataStream, RecordKind
 from gossip.transport.libp2p.yamux import SteadyYamux
 
+PROMPT_S = 8.0
+"""Sooner than a silent peer is given up: 20 s."""
+OPENING_S = 60.0
+
 
 async def pair(roster: Roster, one: Node, other: Node) -> None:
     await one.transport.dial(other.address)
@@ -33,7 +37,7 @@ async def test_one_that_is_revoked_loses_all_that_it_has_and_stays_out(turned: b
         await plain.send_all(b"x")
         assert await plain.receive_some(1) == b"x"
         roster.struck[gone.peer_id] = Reason.REVOKED
-        with trio.fail_after(1):
+        with trio.fail_after(PROMPT_S):
             await here.transport.disconnect(gone.peer_id)
             for stream in (data, plain):
                 with pytest.raises(TransportError):
@@ -61,7 +65,7 @@ async def test_bulk_is_cut_before_anything_is_waited_for(monkeypatch: pytest.Mon
         await pair(roster, gone, here)
         data = await here.transport.open_stream(gone.peer_id, HOLD, bulk=True)
         assert isinstance(data, DataStream)
-        with monkeypatch.context() as patch, trio.fail_after(3):
+        with monkeypatch.context() as patch, trio.fail_after(PROMPT_S):
             patch.setattr(SteadyYamux, "close", for_ever)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(here.transport.disconnect, gone.peer_id)
@@ -89,13 +93,14 @@ async def test_one_that_is_being_made_comes_to_nothing(asks: bool, monkeypatch: 
             await stream.reset()
 
     monkeypatch.setattr(data_channels.Channels, "_dialled", never)
+    monkeypatch.setattr(data_channels, "OPEN_S", OPENING_S)
     async with running(here, gone):
         await pair(roster, gone, here)  # so `gone` is to dial the second one too
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bulk, *((here, gone) if asks else (gone, here)))
             await agreed.wait()
             await until(lambda: len(here.transport._channels._expected) == 1)
-            with trio.fail_after(2):  # sooner than it is given up by itself
+            with trio.fail_after(OPENING_S / 2):  # sooner than it is given up by itself
                 await here.transport.disconnect(gone.peer_id)
                 await until(lambda: not here.transport._channels._expected)
             assert not here.transport._channels._links
@@ -120,6 +125,6 @@ async def test_a_bulk_stream_of_one_that_was_sent_away_is_not_served(monkeypatch
         await here.transport.disconnect(gone.peer_id)
         with suppress(TransportError):
             await idle.send(RecordKind.OPEN, ECHO.encode())
-        with trio.fail_after(1), suppress(TransportError):
+        with trio.fail_after(PROMPT_S), suppress(TransportError):
             assert await idle.receive() is None
         assert not served

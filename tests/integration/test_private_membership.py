@@ -57,8 +57,8 @@ async def gather(nursery: trio.Nursery, nodes: list[Member]) -> None:
     for at, node in enumerate(nodes):
         for other in nodes[at + 1 : at + 3]:
             await node.transport.dial(other.address)
-    await until(lambda: all(len(node.service.roster_view()) == len(nodes) for node in nodes), 20)
-    await until(lambda: all(node.service.neighbours() for node in nodes), 20)
+    await until(lambda: all(len(node.service.roster_view()) == len(nodes) for node in nodes))
+    await until(lambda: all(node.service.neighbours() for node in nodes))
 
 
 @pytest.mark.alone
@@ -98,15 +98,15 @@ async def test_a_manifest_reaches_all_and_observers_hear_and_say_nothing(tmp_pat
             await watcher.transport.dial(node.address)
         for node in nodes:  # once the watcher has met all: what a stranger has published would be refused
             await node.service.begin_epoch(epoch=1, round=0, snapshot=None)
-        await until(lambda: len(watcher.service.neighbours()) == 3, 20)
+        await until(lambda: len(watcher.service.neighbours()) == 3)
         await nodes[0].service.publish(round=1, codec="none", payload=b"an update", steps=1, tokens=1)
-        await until(lambda: any(update.payload == b"an update" for update in watcher.updates), 20)
+        await until(lambda: any(update.payload == b"an update" for update in watcher.updates))
         assert not any(node.follows(watcher) for node in nodes)
         terms = ManifestBody(name="lab", admins=(ADMIN.public_key,), run="second")
         newer = next_version(FOUNDING, terms, applies_at=3).signed_by(ADMIN)
         nodes[1].service.submit([pack_manifests((newer,))])
         every = [*nodes, watcher]
-        await until(lambda: all(node.service._membership_sync.anti_entropy.known().version == 2 for node in every), 10)
+        await until(lambda: all(node.service._membership_sync.anti_entropy.known().version == 2 for node in every))
         assert not any(node.service.stats.rejected for node in every)
 
 

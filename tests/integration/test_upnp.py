@@ -68,7 +68,7 @@ async def test_a_mapping_is_renewed_and_removed_at_the_end(monkeypatch: pytest.M
     with gateway() as it:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(kept.mapper.run)
-            await until(lambda: len(it.added) >= 2, 15)
+            await until(lambda: len(it.added) >= 2)
             nursery.cancel_scope.cancel()
         assert it.mappings == {}
     assert kept.addresses[0] == ("/ip4/203.0.113.7/tcp/4001",)
@@ -92,7 +92,7 @@ async def test_a_router_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPat
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
             nursery.start_soon(kept.mapper.run)
-            await until(lambda: kept.words, 15)
+            await until(lambda: kept.words)
             nursery.cancel_scope.cancel()
     assert kept.words == ["the router forwards no port by itself: the router takes too long"]
     assert kept.addresses == [()]
@@ -105,9 +105,9 @@ async def test_a_router_that_goes_away_takes_its_address_along(monkeypatch: pyte
     with gateway() as it:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(kept.mapper.run)
-            await until(lambda: it.added, 15)
+            await until(lambda: it.added)
             it.broken = True
-            await until(lambda: kept.addresses[-1] == () if kept.addresses else False, 15)
+            await until(lambda: kept.addresses[-1] == () if kept.addresses else False)
             nursery.cancel_scope.cancel()
 
 
