@@ -1,5 +1,5 @@
-"""What the ranks of a site come to, beside one process: `torchrun --nproc-per-node N site_ranks.py OUT [CASE]`,
-read by test_site.py. Rank 0 compares; the others follow it."""
+"""What the ranks of a site come to, beside one process: `torchrun --nproc-per-node N site_ranks.py OUT
+CASE...`, read by test_site.py. Rank 0 compares; the others follow it."""
 
 import json
 import os
@@ -32,6 +32,8 @@ FAULTY_STEP = 1
 ALONE = ("tensor and replicas", "pipeline and tensors")
 """Cases that want processes of their own: two meshes in which tensors are shared out by the same ranks cannot be in
 one."""
+MORE = "more"
+"""What is found beside the cases; asked for as one of them."""
 
 
 class Heads(ByteLM):
@@ -274,13 +276,12 @@ def main() -> None:
     dist.init_process_group("gloo")
     orders = OrderChannel(dist.new_group(backend="gloo"))
     found: dict[str, Any] = {}
-    alone = sys.argv[2:]
+    asked = sys.argv[2:]
     for name, (site, config) in cases(dist.get_world_size()).items():
-        if alone != [name] * (name in ALONE):
-            continue
-        task = Deep() if site.pipeline > 1 else Heads()
-        found[name] = as_site(orders, task, site, config, partial(compared, config=config, task=task))
-    if not alone:
+        if name in asked:
+            task = Deep() if site.pipeline > 1 else Heads()
+            found[name] = as_site(orders, task, site, config, partial(compared, config=config, task=task))
+    if MORE in asked:
         found |= more(orders)
     if orders.leads:
         (out / "found.json").write_text(json.dumps(found))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from site_ranks import ALONE, cases
+from site_ranks import ALONE, MORE, cases
 
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.tasks.batches import share_of
@@ -24,22 +24,54 @@ PARAMETERS = 32_928
 EMBEDDING = 256 * 32
 """Those of its matrix that the first stage and the last one have."""
 
-CASES = [(ranks, name) for ranks in (2, 4) for name in cases(ranks)]
+QUICK = ("sharded", "tensor", "pipeline")
+"""One case of each way to cut a model, for two ranks: `make test` runs these, .ci/run all."""
+
+
+def with_marks(ranks: int, *words: str) -> Any:
+    """Parameters of a test, which is thorough unless the processes with the quick cases have found what it asks."""
+    is_quick = ranks == 2 and all(name in QUICK or name not in cases(ranks) for name in words)
+    return pytest.param(ranks, *words, marks=() if is_quick else pytest.mark.thorough)
+
+
+in_cases = pytest.mark.parametrize(
+    ("ranks", "case"), [with_marks(ranks, name) for ranks in (2, 4) for name in cases(ranks)]
+)
+in_both = pytest.mark.parametrize("ranks", [with_marks(2), with_marks(4)])
+
+
+class Found:
+    """What rank 0 has found, by the number of ranks and what was asked; what one start can find is asked at once."""
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self._folders = folders
+        self._starts: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
+
+    def __call__(self, ranks: int, what: str) -> Any:
+        start = ranks, self._asked_with(ranks, what)
+        if start not in self._starts:
+            self._starts[start] = _found(self._folders.mktemp("ranks"), *start)
+        return self._starts[start][what]
+
+    @staticmethod
+    def _asked_with(ranks: int, what: str) -> tuple[str, ...]:
+        if what in ALONE:
+            return (what,)
+        others = tuple(name for name in cases(ranks) if name not in (*ALONE, *QUICK))
+        if ranks > 2:
+            return (*QUICK, *others, MORE)
+        return others if what in others else (*QUICK, MORE)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
-    """What rank 0 of each number of ranks has found."""
-    every = {ranks: _found(tmp_path_factory.mktemp("ranks"), ranks) for ranks in (2, 4)}
-    for case in ALONE:
-        every[4] |= _found(tmp_path_factory.mktemp("alone"), 4, case)
-    return every
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return Found(tmp_path_factory)
 
 
-def _found(out: Path, ranks: int, *case: str) -> dict[str, Any]:
+def _found(out: Path, ranks: int, asked: tuple[str, ...]) -> dict[str, Any]:
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "site_ranks.py"]
     done = subprocess.run(
-        [sys.executable, *words, str(out), *case],
+        [sys.executable, *words, str(out), *asked],
         cwd=HERE,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])},
         capture_output=True,
@@ -53,9 +85,9 @@ def _found(out: Path, ranks: int, *case: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "case"), CASES)
-def test_a_site_takes_the_steps_of_one_process(found: dict[int, dict[str, Any]], ranks: int, case: str) -> None:
-    far = found[ranks][case]
+@in_cases
+def test_a_site_takes_the_steps_of_one_process(found: Found, ranks: int, case: str) -> None:
+    far = found(ranks, case)
     assert far["alike"]
     assert far["begun"] == 0.0, "the same seed"
     assert far["losses"] < 1e-5
@@ -66,9 +98,9 @@ def test_a_site_takes_the_steps_of_one_process(found: dict[int, dict[str, Any]],
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "case"), CASES)
-def test_a_site_and_one_process_go_on_from_each_other(found: dict[int, dict[str, Any]], ranks: int, case: str) -> None:
-    far = found[ranks][case]
+@in_cases
+def test_a_site_and_one_process_go_on_from_each_other(found: Found, ranks: int, case: str) -> None:
+    far = found(ranks, case)
     assert far["same entries"] == []
     assert far["state"] < 1e-5
     assert far["gone on"] < 2e-5
@@ -76,9 +108,9 @@ def test_a_site_and_one_process_go_on_from_each_other(found: dict[int, dict[str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_users_task_goes_through_stages_that_share_a_matrix(found: dict[int, dict[str, Any]], ranks: int) -> None:
-    far = found[ranks]["own task"]
+@in_both
+def test_a_users_task_goes_through_stages_that_share_a_matrix(found: Found, ranks: int) -> None:
+    far = found(ranks, "own task")
     assert far["alike"]
     assert far["same entries"] == []
     for what in ("begun", "losses", "parameters", "measured", "judged", "state", "gone on", "corrected"):
@@ -87,57 +119,57 @@ def test_a_users_task_goes_through_stages_that_share_a_matrix(found: dict[int, d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_each_value_is_in_one_rank(found: dict[int, dict[str, Any]], ranks: int) -> None:
-    assert sum(found[ranks]["held"]) == PARAMETERS
-    assert max(found[ranks]["held"]) < 1.1 * PARAMETERS / ranks
+@in_both
+def test_each_value_is_in_one_rank(found: Found, ranks: int) -> None:
+    assert sum(found(ranks, "held")) == PARAMETERS
+    assert max(found(ranks, "held")) < 1.1 * PARAMETERS / ranks
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_each_value_is_in_one_stage_but_for_those_that_two_train(found: dict[int, dict[str, Any]], ranks: int) -> None:
-    assert sum(found[ranks]["held, in stages"]) == PARAMETERS + EMBEDDING
-    assert max(found[ranks]["held, in stages"]) < 1.1 * (PARAMETERS + EMBEDDING) / ranks
+@in_both
+def test_each_value_is_in_one_stage_but_for_those_that_two_train(found: Found, ranks: int) -> None:
+    assert sum(found(ranks, "held, in stages")) == PARAMETERS + EMBEDDING
+    assert max(found(ranks, "held, in stages")) < 1.1 * (PARAMETERS + EMBEDDING) / ranks
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "words"), [(2, ""), (4, ""), (4, ", in stages")])
-def test_gradients_are_added_up_once_a_step(found: dict[int, dict[str, Any]], ranks: int, words: str) -> None:
-    once, accumulated = found[ranks]["syncs" + words]
+@pytest.mark.parametrize(("ranks", "words"), [with_marks(2, ""), with_marks(4, ""), with_marks(4, ", in stages")])
+def test_gradients_are_added_up_once_a_step(found: Found, ranks: int, words: str) -> None:
+    once, accumulated = found(ranks, "syncs" + words)
     assert once == accumulated > 0
 
 
 @pytest.mark.slow
-def test_activations_are_computed_again(found: dict[int, dict[str, Any]]) -> None:
-    assert found[2]["attentions"] == [2, 4], "of two blocks"
+def test_activations_are_computed_again(found: Found) -> None:
+    assert found(2, "attentions") == [2, 4], "of two blocks"
 
 
 @pytest.mark.slow
+@in_both
 @pytest.mark.parametrize("words", ["", ", in stages"])
-def test_a_step_that_is_no_number_in_one_rank_is_taken_in_none(found: dict[int, dict[str, Any]], words: str) -> None:
-    for ranks in (2, 4):
-        step = found[ranks]["skipped" + words]
-        assert (step["loss"], step["stayed"], step["counted"]) == ("nan", True, 1)
-        assert step["next"] > 0
+def test_a_step_that_is_no_number_in_one_rank_is_taken_in_none(found: Found, ranks: int, words: str) -> None:
+    step = found(ranks, "skipped" + words)
+    assert (step["loss"], step["stayed"], step["counted"]) == ("nan", True, 1)
+    assert step["next"] > 0
 
 
 @pytest.mark.slow
-def test_another_optimizers_state_is_refused(found: dict[int, dict[str, Any]]) -> None:
-    assert "is not that of optimizer adamw" in found[2]["refused"]
+def test_another_optimizers_state_is_refused(found: Found) -> None:
+    assert "is not that of optimizer adamw" in found(2, "refused")
 
 
 @pytest.mark.slow
+@in_both
 @pytest.mark.parametrize("words", ["", ", in stages"])
-def test_a_tasks_own_metrics_are_means_over_all_ranks(found: dict[int, dict[str, Any]], words: str) -> None:
-    for ranks in (2, 4):
-        told = found[ranks]["told" + words]
-        assert told["site"] == pytest.approx(told["one"], abs=1e-6)
+def test_a_tasks_own_metrics_are_means_over_all_ranks(found: Found, ranks: int, words: str) -> None:
+    told = found(ranks, "told" + words)
+    assert told["site"] == pytest.approx(told["one"], abs=1e-6)
 
 
 @pytest.mark.slow
-def test_a_task_that_fails_at_its_metrics_in_the_last_stage_is_told_of(found: dict[int, dict[str, Any]]) -> None:
-    for ranks in (2, 4):
-        assert "a value of metrics() is no number" in found[ranks]["fault"]
+@in_both
+def test_a_task_that_fails_at_its_metrics_in_the_last_stage_is_told_of(found: Found, ranks: int) -> None:
+    assert "a value of metrics() is no number" in found(ranks, "fault")
 
 
 def test_ranks_that_the_shards_do_not_divide_are_refused() -> None:
