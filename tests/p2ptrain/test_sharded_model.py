@@ -18,7 +18,7 @@ CUTS = ("fsdp", "tensor_parallel", "both", "replicated_shards")
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[pytest.param(RANKS, marks=pytest.mark.thorough)])  # a quarter of a minute
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank of `sharded_ranks.py` has found."""
     out = tmp_path_factory.mktemp("ranks")

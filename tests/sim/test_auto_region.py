@@ -45,7 +45,7 @@ async def two_sites(it: Swarm) -> list[Member]:
             quality = LinkQuality(latency_s=0.001 if near else 0.05)
             it.network.set_link(key_of(name).peer_id, other.transport.peer_id, quality)
         sections = {"sync": {"regions": list(LABELS)}, "node": {"region": label}, "train": {"rounds": 400}}
-        members.append(await it.start(name, **sections))
+        members.append(await it.start(name, step_seconds=0.5, **sections))  # what is looked at are hellos, not rounds
     await trio.sleep(30.0)
     return members
 
@@ -77,7 +77,7 @@ async def test_a_newcomer_finds_its_region_and_trains_in_it(autojump_clock, tmp_
         assert "node.region is west: the nearest: east 100.0 ms (2 members), west 2.0 ms (2 members)" in words_of(event)
         assert with_kept_region(config, tmp_path) == chosen, "at the second start nobody is asked"
         sections = {"sync": {"regions": list(LABELS)}, "node": {"region": chosen.node.region}, "train": {"rounds": 400}}
-        new = await it.start("new", peers=config.network.peers, **sections)
+        new = await it.start("new", step_seconds=0.5, peers=config.network.peers, **sections)
         await trio.sleep(10.0)
         west = {each.transport.peer_id for each in members if each.node.config.node.region == "west"}
         assert set(new.node.service.neighbour_ids) == west
@@ -115,7 +115,7 @@ async def test_the_first_node_of_a_region_begins_although_its_peers_are_of_anoth
 ) -> None:
     """Its peers answer, and are no neighbours: after the wait it goes on alone."""
     async with swarm(tmp_path) as it:
-        regions = {"sync": {"regions": list(LABELS)}, "train": {"rounds": 100}}
+        regions = {"sync": {"regions": list(LABELS)}, "train": {"rounds": 30}}
         await it.start("n0", node={"region": "east"}, **regions)
         first = await it.start("n1", wait_for=1, node={"region": "west"}, **regions)
         await it.finished()
