@@ -1,22 +1,19 @@
 """docs/security.md claims nothing without a test: every one that it names exists, and every table's row names one."""
 
-import ast
 import re
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "security.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 
 
-def functions_of(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+@cache
+def functions_of(path: Path) -> frozenset[str]:
+    return frozenset(re.findall(r"^ *(?:async )?def (\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE))
 
 
-@pytest.mark.slow
 def test_every_test_that_is_named_exists() -> None:
     files = {path.name: path for path in TESTS.rglob("test_*.py")}
     named = NAMED.findall(PAGE)

@@ -9,6 +9,7 @@ from adversary_plan import Plan, draw
 from adversary_scenario import KINDS, LATER, MEETINGS
 from adversary_shrink import shrink
 from hostile_peer import ANSWERED, FAULTS
+from sizes import thorough_but
 
 from gossip.core import member_messages, messages
 from gossip.core.envelope import EnvelopeKind
@@ -62,8 +63,9 @@ def test_the_default_seeds_draw_every_kind_of_move_and_of_scenario() -> None:
 
 
 @pytest.mark.slow
-def test_every_move_fits_the_scenario_that_it_is_drawn_for() -> None:
-    for seed in range(500):
+@pytest.mark.parametrize("seeds", thorough_but({100}, [100, 500]))
+def test_every_move_fits_the_scenario_that_it_is_drawn_for(seeds: int) -> None:
+    for seed in range(seeds):
         plan = draw(seed)
         assert all(plan.scenario.kind in MOVES[made.kind].among for made in plan.moves)
 

@@ -3,7 +3,6 @@
 docs/decisions/ has the table of all of them; the last test here holds it to the tests that there are.
 """
 
-import ast
 import re
 from collections import deque
 from pathlib import Path
@@ -186,10 +185,9 @@ def test_the_table_names_every_trap_and_tests_that_exist() -> None:
     rows = dict(re.findall(r"^\| (\d+) \| .* \| .* \| (.*) \|$", page, re.MULTILINE))
     assert set(map(int, rows)) == set(range(1, 23))
     functions = {
-        node.name
+        name
         for path in TESTS.rglob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for name in re.findall(r"^ *(?:async )?def (\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     for trap, tests in rows.items():
         named = re.findall(r"`(test_\w+)`", tests)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from simulated import ran
 
+from node.cli.app import main
 from node.simulation.like_run import FEWEST_ROUNDS, compared, real_nodes, scenario_like
 from node.simulation.scenario_file import load_scenario
 from node.simulation.twin import play
@@ -108,16 +109,15 @@ def test_a_run_of_too_few_rounds_is_no_measure(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_writes_the_scenario_and_holds_the_two_together(run, tmp_path):
+def test_the_command_writes_the_scenario_and_holds_the_two_together(run, tmp_path, capsys):
     path = tmp_path / "twin.toml"
     done = ran(str(path), "--like", str(run), "--json", "--set", "train.rounds=3", "--set", "train.eval_every=3")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert {each["what"] for each in told["compared"]} >= {"round (median)", "held-out loss"}
     path.write_text("# something else\n")
-    again = ran(str(path), "--like", str(run))
-    assert again.returncode == 2
-    assert "is not like" in again.stderr
+    assert main(["simulate", str(path), "--like", str(run)]) == 2
+    assert "is not like" in capsys.readouterr().err
 
 
 def test_means_are_without_the_first_round_which_waits_for_others_to_come(tmp_path):

@@ -34,6 +34,8 @@ RELAYS = (
     "nodes.home.count=2",
     "nodes.home.settings={network={relay=true}, node={wait_for=2}}",
 )
+LONG_ROUNDS = ("devices.desktop.step_s=0.25", "train.rounds=18", "train.eval_every=18")
+"""As much time in fewer rounds: what is looked at are connections."""
 DIES = '\n[[events]]\nkind = "kill"\nat_s = 10.0\nnodes = ["home-1"]\n'
 
 
@@ -57,7 +59,7 @@ def told(events: list[Event]) -> list[str]:
 
 
 def test_two_behind_nat_train_together_through_a_relay_and_through_another_when_it_dies(tmp_path: Path) -> None:
-    found, events = left_by(tmp_path, NAT + DIES, *RELAYS)
+    found, events = left_by(tmp_path, NAT + DIES, *RELAYS, *LONG_ROUNDS)
     result = judged(found)
     assert result.broken == ()
     assert result.finished == 4, "all but the relay that was killed"
@@ -73,7 +75,8 @@ def test_two_behind_nat_train_together_through_a_relay_and_through_another_when_
 
 
 def test_who_has_lost_its_last_relay_says_so_and_goes_on_with_those_it_can_dial(tmp_path: Path) -> None:
-    one = (*RELAYS, "nodes.home.settings={node={wait_for=2}}", "train.rounds=60", "train.eval_every=60")
+    more = ("train.rounds=24", "train.eval_every=24")
+    one = (*RELAYS, "nodes.home.settings={node={wait_for=2}}", *LONG_ROUNDS, *more)
     relay = '\n[[nodes]]\nname = "relay"\nlink = "home"\ndevice = "desktop"\nsettings.network.relay = true\n'
     found, events = left_by(
         tmp_path, NAT + relay + DIES.replace("home-1", "relay-0").replace("10.0", "14.0"), *one, "nodes.behind.count=2"
