@@ -13,6 +13,7 @@ from gossip_samples import ALICE, BOB, SCOPE, chain, goodbye, link
 from gossip_swarm import CONFIG, identity, swarm, until
 from hypothesis import given
 from hypothesis import strategies as st
+from sizes import thorough_but
 from test_engine import engine, hello
 from topology_graphs import names
 
@@ -62,7 +63,7 @@ def test_links_of_others_a_round_grow_with_the_logarithm_of_the_swarm(members):
     assert others > LOG_SHARE / 2 * math.log2(members) or audit_every(members) == 1
 
 
-@pytest.mark.parametrize("members", [100, 10_000])
+@pytest.mark.parametrize("members", thorough_but({100, 1000}, [100, 1000, 10_000]))
 def test_chains_that_begin_together_go_all_the_way_in_different_rounds(members):
     """All of a swarm's links in one round would be more than a node takes in a second, and be dropped."""
     k = audit_every(members)

@@ -29,7 +29,7 @@ class Member:
         identity = Identity(number.to_bytes(32, "big"))
         announce = NOWHERE if hidden else ()
         self.transport = Libp2pTransport(
-            Libp2pConfig(announce=announce, dial_timeout_s=2.0),
+            Libp2pConfig(announce=announce, dial_timeout_s=10.0),
             identity.seed,
             admission=None if private is None else private.admission,
         )
