@@ -22,6 +22,12 @@ settings.load_profile("repeatable")
 gc.disable()  # until all is imported and collected: it makes hundreds of thousands of objects, none of them garbage
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """No doctests are looked for in helpers and in scripts of other processes, which would be imported for it."""
+    is_helper = collection_path.suffix == ".py" and not collection_path.name.startswith("test_")
+    return True if is_helper and collection_path.name != "conftest.py" else None
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: the collector need not walk it again and again, which took a fifteenth of the time."""
     gc.collect()

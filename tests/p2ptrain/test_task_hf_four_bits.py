@@ -16,8 +16,6 @@ from p2ptrain.training import TrainConfig, Trainer
 from p2ptrain.training.flat import fingerprint
 from p2ptrain.training.model import build_model, frozen_bytes
 
-pytest.importorskip("bitsandbytes", reason="comes with the extra bnb", exc_type=ImportError)
-
 LLAMA = {
     **json.loads((Path(__file__).parents[1] / "data" / "tiny-llama.json").read_text()),
     "hidden_size": 64,
@@ -30,6 +28,12 @@ VIT |= {"num_attention_heads": 2, "image_size": 8, "patch_size": 4, "num_channel
 CONFIG = TrainConfig(
     rounds=4, inner_steps=2, warmup_steps=1, learning_rate=0.01, device="cpu", eval_examples=8, batch_size=4
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed() -> None:
+    """Imported here, it costs a second in one process, and not in each that collects the tests."""
+    pytest.importorskip("bitsandbytes", reason="comes with the extra bnb", exc_type=ImportError)
 
 
 @pytest.fixture(scope="module")
