@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import trio
 from gossip_swarm import FakeRuntime, Swarm, identity, swarm, until
+from sizes import thorough_but
 
 from gossip.blobs.blob import blob_manifest_of
 from gossip.core.api import RegionalView, RegionLayout
@@ -28,6 +29,7 @@ from gossip.core.messages import (
     parse_manifest_answer,
 )
 from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
+from gossip.discovery.dialler_task import RUMOUR_MAX_S
 from gossip.discovery.peerstore import OF_FAR_REGIONS, OF_OTHERS, REMINDED, RecordTrust
 from gossip.engine import JITTER_LEAST, JITTER_MOST, Engine
 from gossip.regions.region_draw import adjacent
@@ -372,7 +374,8 @@ async def test_another_region_gets_models_of_regions_and_nothing_else(autojump_c
         assert parse_manifest_answer(answer)[1]
 
 
-async def test_a_lost_region_is_heard_again(autojump_clock):
+@pytest.mark.parametrize("lost_s", thorough_but({600.0}, [600.0, 3600.0]))
+async def test_a_lost_region_is_heard_again(autojump_clock, lost_s):
     async with swarm() as it:
         east, west = await two_regions(it, 3)
         it.network.part([node.peer for node in east], [node.peer for node in west])
@@ -380,9 +383,9 @@ async def test_a_lost_region_is_heard_again(autojump_clock):
         await publish_models(east, 8)
         await models_of(east, "east", 3)
         assert not any(view_of(node, "east") for node in west)
-        await trio.sleep(3600.0)
+        await trio.sleep(lost_s)
         it.network.heal()
-        await until(lambda: all(node.service.bridge_ids for node in (*east, *west)))
+        await until(lambda: all(node.service.bridge_ids for node in (*east, *west)), RUMOUR_MAX_S)
         await publish_models(east, 16)
         await models_of(west, "east", 3)
         assert not any(node.told("banned") for node in (*east, *west))

@@ -93,6 +93,7 @@ def test_text_that_is_no_json_is_refused(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_trainers_at_once_are_processes(capsys):
     words = ("bench", "calibrate", "--size", "pico", "--batch", "1", "--processes", "2", "--seconds", "0.1", "--quick")
     assert main([*words, "--no-network", "--json"]) == 0
@@ -104,6 +105,7 @@ def test_trainers_at_once_are_processes(capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_swarm_of_real_nodes_is_part_of_a_calibration(capsys, tmp_path):
     file = tmp_path / "machine.json"
     words = ("bench", "calibrate", "--task", "digits", "--processes", "2", "--seconds", "0.1", "--quick", "--json")
