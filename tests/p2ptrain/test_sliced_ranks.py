@@ -76,7 +76,7 @@ in_cuts = pytest.mark.parametrize(
     "ranks",
     [
         ("fsdp", 2),
-        ("tp", 2),
+        pytest.param(("tp", 2), marks=pytest.mark.thorough),
         pytest.param(("fsdp", 4), marks=pytest.mark.thorough),
         pytest.param(("tp", 4), marks=pytest.mark.thorough),
     ],

@@ -1,6 +1,8 @@
 """What a node costs beside learning grows at most with the logarithm of the swarm."""
 
 import math
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,16 +20,25 @@ WAKE_UPS, CONTROL_BYTES = 42.0, 7_000.0
 (docs/benchmarks.md)."""
 
 
-def costs_of(folder: Path, nodes: int) -> NodeCosts:
-    path = folder / "growth.toml"
-    path.write_text(scenario_text(nodes, ROUNDS), encoding="utf-8")
-    return steady_costs(play(load_scenario(path)), end_s=END_S)
+@pytest.fixture(scope="module")
+def costs_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], NodeCosts]:
+    """What each of so many nodes takes; a number is simulated once."""
+
+    @cache
+    def costs(nodes: int) -> NodeCosts:
+        path = tmp_path_factory.mktemp("growth") / "growth.toml"
+        path.write_text(scenario_text(nodes, ROUNDS), encoding="utf-8")
+        return steady_costs(play(load_scenario(path)), end_s=END_S)
+
+    return costs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", thorough_but([8, 16], [8, 16, 32]))
-def test_wake_ups_and_control_bytes_stay_below_what_grows_with_log_n(tmp_path: Path, nodes: int) -> None:
-    costs = costs_of(tmp_path, nodes)
+def test_wake_ups_and_control_bytes_stay_below_what_grows_with_log_n(
+    costs_of: Callable[[int], NodeCosts], nodes: int
+) -> None:
+    costs = costs_of(nodes)
     assert 0 < costs.wake_ups <= WAKE_UPS * math.log2(nodes)
     assert 0 < costs.control_bytes <= CONTROL_BYTES * math.log2(nodes)
 
@@ -52,6 +63,6 @@ def test_control_bytes_of_a_large_swarm_stay_below_the_same_line(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_the_arithmetic_is_what_real_nodes_send(tmp_path: Path) -> None:
+def test_the_arithmetic_is_what_real_nodes_send(tmp_path: Path, costs_of: Callable[[int], NodeCosts]) -> None:
     """At 16 nodes, who have settled after 10 s. It counts more repetitions, as rounds are a little shorter than 2 s."""
-    assert control_of(tmp_path, 16) == pytest.approx(costs_of(tmp_path, 16).control_bytes, rel=0.2)
+    assert control_of(tmp_path, 16) == pytest.approx(costs_of(16).control_bytes, rel=0.2)
