@@ -100,12 +100,14 @@ print(judged(twin.play(load_scenario(Path(sys.argv[1]), ["train.rounds=1"]))).ev
 """
 
 
-def test_what_is_assumed_of_a_device_is_said(tmp_path: Path) -> None:
+def test_what_is_assumed_of_a_device_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], fixed: None) -> None:
     path = tmp_path / "bare.toml"
     path.write_text('[train]\nrounds = 1\n[[nodes]]\nname = "bare"\ncount = 2\n[links.lan]\n')
-    assert "bare: no device is set, and a step is assumed to take 0.05 s; --calibration" in ran(str(path)).stdout
+    assert main(["simulate", str(path)]) == 0
+    assert "bare: no device is set, and a step is assumed to take 0.05 s; --calibration" in capsys.readouterr().out
     with_one = scenario_in(tmp_path).path
-    assert "no device is set" not in ran(str(with_one), "--set", "train.rounds=1").stdout
+    assert main(["simulate", str(with_one), "--set", "train.rounds=1"]) == 0
+    assert "no device is set" not in capsys.readouterr().out
 
 
 def test_an_order_that_follows_hashes_is_caught(tmp_path: Path) -> None:
