@@ -237,6 +237,21 @@ async def test_connections_are_bounded_in_all_and_a_peer() -> None:
         await assert_serves(victim, topic_too=False)
 
 
+@pytest.mark.parametrize("ends", ["dialled", "listening"])
+async def test_trap_24_a_connection_whose_close_is_cut_short_is_forgotten_and_its_peer_dialled_again(ends: str) -> None:
+    one, other = Node(), Node()
+    async with running(one, other):
+        await one.transport.dial(other.address)
+        await until(lambda: other.transport.peers)
+        cutter, cut = (one, other) if ends == "dialled" else (other, one)
+        (connection,) = cutter.transport._swarm.get_connections()
+        async with connection.muxed_conn.streams_lock:  # closing waits for it, longer than it may take
+            await cutter.transport.disconnect(cut.transport.peer_id)
+        await until(lambda: not one.transport.peers and not other.transport.peers)
+        await one.transport.dial(other.address)
+        await until(lambda: other.transport.peers)
+
+
 def inbound(node: Node) -> int:
     """How many places of callers are taken."""
     return len(node.transport._swarm._inbound)

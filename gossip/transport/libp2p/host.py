@@ -8,6 +8,7 @@ ping are served, since go and js peers expect them, but never sent.
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -218,6 +219,12 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
         finally:
             self._joining[peer_id] -= 1
             self._joining += Counter()  # drops the zeros
+        # Stock code forgets a connection in an `async` close: one that is cancelled there, as by a limit of time, would
+        # stay registered for ever, and its peer could neither be dialled nor cut any more.
+        muxed_conn.at_end = partial(self._forget, connection)
+        if muxed_conn.over or connection.is_closed:
+            self._forget(connection)
+            raise SwarmException(f"the connection to {peer_id} ended as it was added")
         if direction == "outbound":
             loser = self._dialled.take(muxed_conn, PeerId(str(peer_id)), None)
             if loser is not muxed_conn:  # what we have just dialled ourselves stays
@@ -226,6 +233,11 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
             self.on_peer(PeerId(str(peer_id)), True)
         await self._readmit(muxed_conn)  # cut by its name a moment ago, it was not registered yet
         return connection
+
+    def _forget(self, connection: Any) -> None:
+        """Remove a connection that has ended, if it is still registered."""
+        if connection in self.connections.get(connection.muxed_conn.peer_id, ()):
+            self.remove_conn(connection)
 
     async def _readmit(self, muxed: SteadyYamux) -> None:
         """Close a connection with one that is no member any more. Raises AdmissionDeniedError."""

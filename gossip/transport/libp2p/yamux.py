@@ -19,7 +19,7 @@ libp2p 0.8.1 that it replaces:
 """
 
 import struct
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -110,6 +110,10 @@ class SteadyYamux(Yamux):  # type: ignore[misc]
         self._heard = 0
         self._meter = FrameMeter(self.streams)
         self._records = Records(secured_conn)
+        self.over = False
+        """Whether it has been served to its end."""
+        self.at_end: Callable[[], None] = lambda: None
+        """Called once then, whoever ended it and whatever was cancelled meanwhile."""
         self._note_arrivals()
 
     def _note_arrivals(self) -> None:
@@ -157,6 +161,8 @@ class SteadyYamux(Yamux):  # type: ignore[misc]
             if not self.event_closed.is_set():
                 with trio.move_on_after(1, shield=True):
                     await self._cleanup_on_error()
+            self.over = True
+            self.at_end()
 
     async def _measure_rtt_loop(self) -> None:
         """Started by the base class in its nursery: the pump and the heartbeat live here."""
