@@ -238,7 +238,7 @@ async def test_connections_are_bounded_in_all_and_a_peer() -> None:
 
 
 @pytest.mark.parametrize("ends", ["dialled", "listening"])
-async def test_trap_24_a_connection_whose_close_is_cut_short_is_forgotten_and_its_peer_dialled_again(ends: str) -> None:
+async def test_trap_23_a_connection_whose_close_is_cut_short_is_forgotten_and_its_peer_dialled_again(ends: str) -> None:
     one, other = Node(), Node()
     async with running(one, other):
         await one.transport.dial(other.address)
