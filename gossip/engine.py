@@ -855,7 +855,7 @@ class Engine:
             round,
             {peer: self.round_of(it) for peer, it in seated.items()},
             self._config.max_staleness,
-            swarm=self._swarm_round_among(seated),
+            swarm=self._swarm_round_among(seated, now),
             beginning=now < self._begun_at + ARRIVAL_S,
             paused=self.paused(round, now).intersection(seated),
         )
@@ -893,18 +893,19 @@ class Engine:
         believed."""
         self.outvoted_liars = True
 
-    def swarm_round(self) -> int | None:
-        """Return the highest round that more than `liars` and more than half of the seated neighbours have announced;
-        None when too few have announced any.
+    def swarm_round(self, now: float) -> int | None:
+        """Return the highest round that more than `liars` and more than half of the seated neighbours have announced,
+        or as many of those that have not said that they are paused; None when too few have announced any. What a paused
+        one said last is old, and a majority of old rounds would take who wakes to an old model.
 
         Where there never were neighbours enough for that, the present ones are believed up to LEAD_ROUNDS beyond our
         own round, once all have served: a swarm of two has nobody else to ask, and nothing is promised there.
         """
-        return self._swarm_round_among(self.seated())
+        return self._swarm_round_among(self.seated(), now)
 
-    def _swarm_round_among(self, seated: Mapping[PeerId, Neighbour]) -> int | None:
+    def _swarm_round_among(self, seated: Mapping[PeerId, Neighbour], now: float) -> int | None:
         said = {peer: it.announced_round for peer, it in seated.items()}
-        found = swarm_round(said, liars=self._liars)
+        found = swarm_round(said, liars=self._liars, paused=self._pauses.returns(now).keys())
         if found is None and not self.outvoted_liars and len(said) <= self._liars:
             found = self._word_of_few(said)
         return found

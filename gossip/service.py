@@ -427,9 +427,9 @@ class GossipService(Handlers):
         )
 
     def swarm_round(self) -> int | None:
-        """Return the swarm's round: what more than the liars and more than half of the neighbours have announced; None
-        when too few have announced any."""
-        return self._engine.swarm_round()
+        """Return the swarm's round: what more than the liars and more than half of the neighbours have announced, of
+        all or of those that are not paused; None when too few have announced any."""
+        return self._engine.swarm_round(trio.current_time())
 
     def staleness(self, round: int) -> dict[PeerId, int]:
         """Return by how many rounds each neighbour is behind `round`, of those that would belong to it now."""

@@ -99,12 +99,22 @@ def standing(
     )
 
 
-def swarm_round(announced: Mapping[PeerId, int | None], *, liars: int) -> int | None:
-    """Return the highest round that more than `liars` and more than half of these neighbours say they have reached.
+def swarm_round(announced: Mapping[PeerId, int | None], *, liars: int, paused: Collection[PeerId] = ()) -> int | None:
+    """Return the highest round that more than `liars` and more than half of these neighbours say they have reached, or
+    as many of those that are not `paused`. None: too few have announced anything.
 
     A neighbour that has announced nothing (None) has reached none. So neither `liars` of any number of neighbours nor
-    any minority moves it upwards, however many are silent. None: too few have announced anything.
+    any minority moves it upwards, however many are silent. What a paused one said last is old: a majority of such
+    rounds would take who wakes to an old model. Among few that are awake `liars` still need an honest one with them.
     """
+    everybody = _voted(announced, liars)
+    if not paused:
+        return everybody
+    awake = _voted({peer: at for peer, at in announced.items() if peer not in paused}, liars)
+    return max((vote for vote in (everybody, awake) if vote is not None), default=None)
+
+
+def _voted(announced: Mapping[PeerId, int | None], liars: int) -> int | None:
     said = sorted((at for at in announced.values() if at is not None), reverse=True)
     needed = max(liars, len(announced) // 2) + 1
     return said[needed - 1] if len(said) >= needed else None

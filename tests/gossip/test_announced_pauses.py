@@ -65,6 +65,27 @@ async def test_who_says_that_it_is_paused_is_not_waited_for(autojump_clock):
         assert {view.closed_by for view in row} == {"deadline"}, "an update ends its pause"
 
 
+async def test_the_swarms_round_is_that_of_those_awake_where_most_are_paused(autojump_clock):
+    async with swarm() as it:
+        nodes = await it.start_all(6, **ALL)
+        await play(nodes, range(1, 3))
+        await until(lambda: all(nodes[0].follows(other) for other in nodes[1:]))
+        awake, paused = nodes[1:3], nodes[3:]
+        async with trio.open_nursery() as nursery:
+            for node in paused:
+                nursery.start_soon(node.service.say_paused, lambda: LONG_S)
+            await trio.sleep(KNOWN_SOON_S)
+            for round_ in range(3, 12):
+                await awake[0].publish(round_)
+            await trio.sleep(KNOWN_SOON_S)
+            assert nodes[0].service.swarm_round() == 2, "one is as many as may lie"
+            for round_ in range(3, 11):
+                await awake[1].publish(round_)
+            await trio.sleep(KNOWN_SOON_S)
+            assert nodes[0].service.swarm_round() == 10
+            nursery.cancel_scope.cancel()
+
+
 async def test_without_a_word_the_others_wait(autojump_clock):
     async with swarm() as it:
         nodes = await it.start_all(4, **ALL)

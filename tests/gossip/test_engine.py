@@ -266,7 +266,7 @@ def test_a_liars_round_moves_nothing(it):
     for key, at in ((ALICE, 3), (BOB, 4), (CAROL, 10**9)):
         it.on_message(A, link(by=key, round=at).raw, 0.0)
         it.accepted(link(by=key, round=at), 0.0)
-    assert it.swarm_round() == 4
+    assert it.swarm_round(0.0) == 4
     assert set(it.standing(4, 0.0).staleness) == {A, B}
 
 

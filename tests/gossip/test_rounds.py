@@ -63,6 +63,25 @@ def test_neither_liars_nor_a_minority_move_the_swarms_round_upwards(honest, liar
     assert said is None or (spoken and said <= max(spoken))
 
 
+@given(st.lists(st.tuples(ROUND, st.booleans()), max_size=9), st.integers(0, 4), st.integers(0, 2**53 - 1), st.data())
+def test_liars_move_the_swarms_round_not_beyond_an_honest_one_whoever_is_paused(honest, liars, lie, data):
+    lying = data.draw(st.integers(0, liars))
+    rounds = {PeerId(f"h{n}"): at for n, (at, _) in enumerate(honest)} | {PeerId(f"l{n}"): lie for n in range(lying)}
+    paused = {PeerId(f"h{n}") for n, (_, paused) in enumerate(honest) if paused}
+    said = swarm_round(rounds, liars=liars, paused=paused | data.draw(st.sets(st.sampled_from(sorted(rounds) or [A]))))
+    spoken = [at for at, _ in honest if at is not None]
+    assert said is None or (spoken and said <= max(spoken))
+    alone = swarm_round(rounds, liars=liars)
+    assert alone is None or said >= alone, "a word of a pause takes nobody back"
+
+
+def test_a_majority_of_sleepers_does_not_hold_the_swarms_round_back():
+    asleep = {PeerId(f"s{n}"): 20 for n in range(5)}
+    assert swarm_round({**asleep, A: 33, B: 34}, liars=1) == 20
+    assert swarm_round({**asleep, A: 33, B: 34}, liars=1, paused=asleep) == 33
+    assert swarm_round({**asleep, A: 10**9}, liars=1, paused=asleep) == 20, "one alone may lie"
+
+
 @given(st.lists(ROUND, max_size=9), st.integers(0, 4))
 def test_the_swarms_round_is_what_enough_have_reached_and_no_less(rounds, liars):
     said = swarm_round({PeerId(f"{n}"): at for n, at in enumerate(rounds)}, liars=liars)
