@@ -70,10 +70,10 @@ async def test_a_revocation_cuts_live_connections_everywhere_and_outlives_all_no
         away = gone.transport.peer_id
         assert sum(away in node.transport.peers for node in rest) >= 2
         private(tmp_path, 1).files.hand_over(pack_item(revoke_peer(ADMIN, SWARM, away, issued_at=int(time.time()))))
-        await until(lambda: all(_ended(node, away) for node in rest), 30)
-        await until(lambda: not gone.transport.peers, 30)
+        await until(lambda: all(_ended(node, away) for node in rest))
+        await until(lambda: not gone.transport.peers)
         # Either side learns of a closed connection by itself, in any order.
-        await until(lambda: not any(away in node.transport.peers or node.follows(gone) for node in rest), 30)
+        await until(lambda: not any(away in node.transport.peers or node.follows(gone) for node in rest))
         for node in rest:
             assert node.transport.drops.get("handler", 0) == 0
         assert await _knows(gone), "it is shown what the admin signed"
@@ -85,8 +85,8 @@ async def test_a_revocation_cuts_live_connections_everywhere_and_outlives_all_no
         for node in (*nodes[:2], *nodes[3:]):
             with suppress(TransportError):
                 await nodes[2].transport.dial(node.address)
-            await until(lambda node=node: node.transport.drops["refused_revoked"] >= 1, 30)
-            await until(lambda: not nodes[2].transport.peers, 30)
+            await until(lambda node=node: node.transport.drops["refused_revoked"] >= 1)
+            await until(lambda: not nodes[2].transport.peers)
 
 
 async def test_a_manifest_reaches_all_and_observers_hear_and_say_nothing(tmp_path):
@@ -112,7 +112,7 @@ async def test_a_manifest_reaches_all_and_observers_hear_and_say_nothing(tmp_pat
 
 async def _knows(gone: Member) -> bool:
     admission = gone.service._membership_sync._admission
-    await until(lambda: admission.ended() is not None, 10)
+    await until(lambda: admission.ended() is not None)
     return True
 
 

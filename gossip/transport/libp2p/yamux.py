@@ -113,7 +113,7 @@ class SteadyYamux(Yamux):  # type: ignore[misc]
         self.over = False
         """Whether it has been served to its end."""
         self.at_end: Callable[[], None] = lambda: None
-        """Called once then, whoever ended it and whatever was cancelled meanwhile."""
+        """Called once then, whichever end closed it and whatever was cancelled meanwhile."""
         self._note_arrivals()
 
     def _note_arrivals(self) -> None:
