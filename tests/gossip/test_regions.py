@@ -29,7 +29,6 @@ from gossip.core.messages import (
     parse_manifest_answer,
 )
 from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
-from gossip.discovery.dialler_task import RUMOUR_MAX_S
 from gossip.discovery.peerstore import OF_FAR_REGIONS, OF_OTHERS, REMINDED, RecordTrust
 from gossip.engine import JITTER_LEAST, JITTER_MOST, Engine
 from gossip.regions.region_draw import adjacent
@@ -374,6 +373,11 @@ async def test_another_region_gets_models_of_regions_and_nothing_else(autojump_c
         assert parse_manifest_answer(answer)[1]
 
 
+HEALED_S = 600.0
+"""Virtual seconds until every member has a bridge again. Measured: 5 to 298, the first of them after 4 to 37, and none of
+it grows with the loss."""
+
+
 @pytest.mark.parametrize("lost_s", thorough_but({600.0}, [600.0, 3600.0]))
 async def test_a_lost_region_is_heard_again(autojump_clock, lost_s):
     async with swarm() as it:
@@ -385,7 +389,7 @@ async def test_a_lost_region_is_heard_again(autojump_clock, lost_s):
         assert not any(view_of(node, "east") for node in west)
         await trio.sleep(lost_s)
         it.network.heal()
-        await until(lambda: all(node.service.bridge_ids for node in (*east, *west)), RUMOUR_MAX_S)
+        await until(lambda: all(node.service.bridge_ids for node in (*east, *west)), HEALED_S)
         await publish_models(east, 16)
         await models_of(west, "east", 3)
         assert not any(node.told("banned") for node in (*east, *west))
