@@ -374,8 +374,8 @@ async def test_another_region_gets_models_of_regions_and_nothing_else(autojump_c
 
 
 HEALED_S = 600.0
-"""Virtual seconds until every member has a bridge again. Measured: 5 to 298, the first of them after 4 to 37, and neither
-grows with the loss."""
+"""Virtual seconds until every member has a bridge again. Measured: 5 to 298, the first after 4 to 37, neither growing
+with the loss."""
 
 
 @pytest.mark.parametrize("lost_s", thorough_but({600.0}, [600.0, 3600.0]))
