@@ -38,6 +38,9 @@ from p2ptrain.sync.strategy_spec import StrategySpec
 from p2ptrain.sync.sync_config import SyncConfig
 
 EPSILON: Final = 1e-12
+LEAST_MOMENTUM: Final = 1e-30
+"""A block's momentum below this length has no direction: what stood still for a hundred rounds keeps a rest of it, of
+which fp32 does not hold the inverse."""
 BLOCKS_AT_A_TIME: Final = 16
 """Blocks that are measured at a time: 256 KiB of a vector."""
 
@@ -108,9 +111,9 @@ class DirectionCorrection:
                 np.subtract(other_c, own_c, out=row_c)
                 if changes is not None and momentum is not None:
                     block_c = np.arange(at.start, at.stop) // self.block
-                    scale_c, push_c = (part_nb[place][block_c].astype(np.float32) for part_nb in changes)
+                    scale_c, push_c = (part_nb[place][block_c].astype(np.float32) for part_nb in changes[:2])
                     row_c += scale_c * (other_c - table.values(table.anchor_d, at))
-                    row_c += push_c * momentum.sum_d[at].numpy()
+                    row_c += push_c * (momentum.sum_d[at].numpy() * changes[2][block_c].astype(np.float32))
                 if weight != 1:
                     row_c *= np.float32(weight)
             return torch.from_numpy(difference_nc)
@@ -118,8 +121,9 @@ class DirectionCorrection:
         move = by_columns(rule, Rows(len(table.others) + 1, table.part.numel, read, table.slice_of))
         return lambda at: move(at).mul_(table.gamma).add_(table.read(table.theta_d, at))
 
-    def _changes(self, table: MixInputs, momentum: OuterMomentum) -> tuple[Weights, Weights]:
-        """How much of its Delta and of the momentum is added to each neighbour's difference, float64 (n, blocks)."""
+    def _changes(self, table: MixInputs, momentum: OuterMomentum) -> tuple[Weights, Weights, Weights]:
+        """How much of its Delta, and how far along the momentum, is added to each neighbour's difference, float64
+        (n, blocks); and what makes unit vectors of the momentum, (blocks,)."""
         blocks = -(-table.part.numel // self.block)
         inner_nb, delta_nb = np.zeros((2, len(table.others), blocks))
         momentum_b = np.zeros(blocks)
@@ -134,13 +138,15 @@ class DirectionCorrection:
                 delta_c = (table.values(other_d, at) - anchor_c).astype(np.float64)
                 inner_nb[place, first:last] = np.add.reduceat(delta_c * momentum_c, begins)
                 delta_nb[place, first:last] = np.add.reduceat(delta_c * delta_c, begins)
-        return self.changes(inner_nb, np.sqrt(delta_nb), np.sqrt(momentum_b), momentum.share)
+        length_b = np.sqrt(momentum_b)
+        inverse_b = np.divide(1, length_b, out=np.zeros(blocks), where=length_b >= LEAST_MOMENTUM)
+        return *self.changes(inner_nb, np.sqrt(delta_nb), length_b, momentum.share), inverse_b
 
     def changes(
         self, inner_nb: Weights, delta_nb: Weights, momentum_b: Weights, share: float
     ) -> tuple[Weights, Weights]:
         """Return, for <Delta, m>, ||Delta|| and ||m|| of each block, m the momentum of which `share` is the mean
-        movement, what of Delta and what of m is added to Delta: (n, blocks) each, 0 where it stays."""
+        movement, what of Delta is added to it, and how far it is moved along m: (n, blocks) each, 0 where it stays."""
         with np.errstate(all="ignore"):
             cosine_nb = inner_nb / (delta_nb * momentum_b)
             sure_nb = delta_nb / (delta_nb + self.kappa * share * momentum_b + EPSILON)
@@ -150,6 +156,6 @@ class DirectionCorrection:
             squares_nb = (1 - turn_nb) ** 2 + turn_nb**2 + 2 * turn_nb * (1 - turn_nb) * cosine_nb
             length_nb = np.maximum(np.sqrt(np.maximum(squares_nb, 0)), EPSILON)
             scale_nb = np.where(weak, (1 - turn_nb) / length_nb - 1, 0.0)
-            push_nb = np.where(opposes, back_nb, np.where(weak, turn_nb / length_nb * delta_nb, 0.0)) / momentum_b
-        finite = np.isfinite(scale_nb) & np.isfinite(push_nb)
-        return np.where(finite, scale_nb, 0.0), np.where(finite, push_nb, 0.0)
+            push_nb = np.where(opposes, back_nb, np.where(weak, turn_nb / length_nb * delta_nb, 0.0))
+        known = np.isfinite(scale_nb) & np.isfinite(push_nb) & (momentum_b >= LEAST_MOMENTUM)
+        return np.where(known, scale_nb, 0.0), np.where(known, push_nb, 0.0)

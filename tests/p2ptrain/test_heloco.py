@@ -123,13 +123,33 @@ def test_a_correction_makes_nothing_longer_and_turns_nothing_away_from_momentum(
     delta = (rng.standard_normal(8) + toward * momentum) * length
     norms = np.array([[np.linalg.norm(delta)]]), np.array([np.linalg.norm(momentum)])
     scale, push = DirectionCorrection(*strengths, block=8).changes(np.array([[delta @ momentum]]), *norms, share)
-    after = delta * (1 + scale[0, 0]) + push[0, 0] * momentum
+    after = delta * (1 + scale[0, 0]) + push[0, 0] * momentum / norms[1][0]
     assert np.linalg.norm(after) <= np.linalg.norm(delta) * (1 + 1e-9)
     before = delta @ momentum
     assert after @ momentum >= before - 1e-9 * abs(before)
     assert before > 0 or after @ momentum <= 1e-9 * norms[0][0, 0] * norms[1][0], (
         "what opposes comes to nothing at most"
     )
+
+
+@pytest.mark.parametrize("left", [1e-25, 1e-32, 1e-40])
+@pytest.mark.parametrize("rule", ["mean", "clipped_gossip"])
+def test_a_block_that_stood_still_moves_again_against_what_is_left_of_its_momentum(left: float, rule: str) -> None:
+    """Momentum that nobody renews comes to lengths of which fp32 does not hold the inverse."""
+
+    def after(**options: float) -> torch.Tensor:
+        node, others = pair(SyncConfig(**EXACT | {"aggregator": rule, "f": int(rule != "mean")} | options), 3)
+        node.load_state_dict(node.state_dict() | {"outer.0.momentum": torch.full((D,), left)})
+        start_d = node.anchor_d.clone()
+        node.encode(start_d, round=0)
+        for index, (name, other) in enumerate(others.items()):
+            message = other.encode(start_d - 0.01 * index, round=0)
+            node.apply(name, message.codec, message.payload)
+        return node.aggregate(start_d, dict.fromkeys(others, 0), round=0).anchor_d
+
+    corrected_d = after(shrink=9.0)
+    assert torch.isfinite(corrected_d).all()
+    assert torch.equal(corrected_d, after(shrink=0.0)) == (left < 1e-30), "what has no direction takes nothing back"
 
 
 @pytest.mark.parametrize(("delta", "momentum"), [(0.0, 1.0), (1.0, 0.0), (math.inf, 1.0), (math.nan, 1.0)])
