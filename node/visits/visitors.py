@@ -191,7 +191,7 @@ class Visitors:
         """Hand over what has come: it counts in the round that is being closed, where it is enough."""
         left = [each for each in self._left if self._versions.is_kept(each.started.digest)]
         ready = [(each.started, each.difference) for each in left if each.difference is not None]
-        counts = self._own_norm is not None or self._base_d is not None
+        counts = self._base_d is not None or (self._own_norm is not None and not self._config.agreement)
         counted = ready if counts and len(ready) >= self._config.buffer else []
         self._left = [each for each in left if each.difference is None] if counted else left
         return ClosingVisits(

@@ -50,7 +50,8 @@ def agreeing(differences: Sequence[VisitorDifference], own_d: torch.Tensor) -> l
         part = own[chunk.part(DIFFERENCES.block)]
         for nth, read in enumerate(readers):
             read(chunk, x_rw)
-            dots[nth] += float(x_rw.reshape(-1) @ part)
+            # In fp64: a liar's finite values could make a part infinite in fp32, and hide what the others say.
+            dots[nth] += np.einsum("c,c->", x_rw.reshape(-1), part, dtype=np.float64)
     return [bool(dot >= 0) for dot in dots]
 
 

@@ -165,13 +165,14 @@ async def test_with_agreement_lies_that_undo_the_hosts_steps_count_for_nothing()
     assert torch.cosine_similarity(visited_d, own_d + 0.1 * across_d, dim=0) > 0.999
 
 
-async def test_with_agreement_nothing_counts_while_own_steps_are_not_known() -> None:
+async def test_with_agreement_nothing_counts_while_own_steps_are_not_known_and_nothing_is_lost() -> None:
     host = VisitedHost(agreement=True)
     host.close_round()
     host.close_round()
     host.visitors.follow(1)
-    await host.take(host.left_by("one"))
+    await host.take(host.left_by("one", noise(1)))
     assert host.close_round() is None
+    assert host.close_round() is not None, "it waits for a round whose steps are known"
 
 
 async def test_the_models_that_visitors_get_are_without_what_this_host_s_visitors_left(host: VisitedHost) -> None:

@@ -13,6 +13,7 @@ from sizes import examples
 
 from p2ptrain import compress
 from p2ptrain.compress import PayloadError
+from p2ptrain.compress.blocks import CHUNK_NUMEL
 from p2ptrain.visits.model_versions import (
     CODEC,
     VERSIONS_KEPT,
@@ -24,6 +25,7 @@ from p2ptrain.visits.model_versions import (
 from p2ptrain.visits.visitor_mean import (
     DIFFERENCES,
     VisitorDifference,
+    agreeing,
     checked_difference,
     staleness_weight,
     visitors_mean,
@@ -185,3 +187,19 @@ def test_a_payload_that_is_no_finite_vector_is_refused(hurt, reason: str) -> Non
     with pytest.raises(PayloadError) as refused:
         checked_difference(hurt(DIFFERENCES.encode(noise(1))), NUMEL)
     assert refused.value.reason == reason
+
+
+@given(vectors, st.integers(0, 1 << 30))
+@settings(max_examples=examples(40), deadline=None)
+def test_what_agrees_has_no_negative_inner_product_with_own_steps(own_d: torch.Tensor, seed: int) -> None:
+    rows = [noise(seed + nth, own_d.numel()) for nth in range(4)]
+    found = [left(row) for row in rows]
+    decoded = [DIFFERENCES.decode(each.payload, own_d.numel()).double() for each in found]
+    assert agreeing(found, own_d) == [bool(row_d @ own_d.double() >= 0) for row_d in decoded]
+
+
+def test_a_part_that_fp32_cannot_add_up_does_not_hide_that_the_rest_goes_against_own_steps() -> None:
+    own_d = torch.full((3 * CHUNK_NUMEL,), 1e-3)
+    lie_d = torch.full_like(own_d, -1.25e36)
+    lie_d[:CHUNK_NUMEL] = 1.4e36
+    assert agreeing([left(lie_d), left(-lie_d)], own_d) == [False, True]
