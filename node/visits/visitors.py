@@ -19,7 +19,14 @@ from node.visits.refusals import Refusal, RefusedVisitError
 from node.visits.visit_bounds import Place, VisitBounds
 from p2ptrain.compress import PayloadError
 from p2ptrain.visits.model_versions import ModelVersion, ModelVersions, difference_between, version_of
-from p2ptrain.visits.visitor_mean import DIFFERENCES, VisitorDifference, agreeing, checked_difference, visitors_mean
+from p2ptrain.visits.visitor_mean import (
+    DIFFERENCES,
+    VisitorDifference,
+    agreeing,
+    checked_difference,
+    visitors_mean,
+    without_opposing,
+)
 
 INTERFACE_VERSION: Final = 1
 ENCODING: Final = "int8"
@@ -305,4 +312,6 @@ class ClosingVisits:
             differences, staleness = list(compress(differences, agree)), list(compress(staleness, agree))
             if not differences:
                 return None
-        return visitors_mean(differences, staleness, numel=numel, own_norm=own_norm, share=self.share, trim=self.trim)
+        share, trim = self.share, self.trim
+        mean_d = visitors_mean(differences, staleness, numel=numel, own_norm=own_norm, share=share, trim=trim)
+        return without_opposing(mean_d, moved_d) if self.agreement and moved_d is not None else mean_d

@@ -55,6 +55,14 @@ def agreeing(differences: Sequence[VisitorDifference], own_d: torch.Tensor) -> l
     return [bool(dot >= 0) for dot in dots]
 
 
+def without_opposing(mean_d: torch.Tensor, own_d: torch.Tensor) -> torch.Tensor:
+    """Return `mean_d` (d,), less what of it goes against the host's own steps `own_d` (d,), taken off in place. Each
+    difference may agree and the trimmed mean oppose: trimming leaves out the few large values by which they agree."""
+    mean, own = mean_d.numpy(), own_d.numpy()
+    dot, squares = (float(np.einsum("c,c->", own, other, dtype=np.float64)) for other in (mean, own))
+    return mean_d.sub_(own_d, alpha=dot / squares) if dot < 0 else mean_d
+
+
 def staleness_weight(staleness: int) -> float:
     """Return by how much a difference counts whose start is so many rounds old."""
     return 1 / math.sqrt(1 + staleness)

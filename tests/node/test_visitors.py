@@ -165,6 +165,23 @@ async def test_with_agreement_lies_that_undo_the_hosts_steps_count_for_nothing()
     assert torch.cosine_similarity(visited_d, own_d + 0.1 * across_d, dim=0) > 0.999
 
 
+async def test_with_agreement_a_crowd_does_not_undo_them_by_values_that_are_trimmed() -> None:
+    """Each goes against the host's own steps but in a fifth of the coordinates, where it is so long that it agrees as a
+    whole. Those are another fifth for each, and the largest of five: all are trimmed."""
+    host = VisitedHost(agreement=True)
+    host.close_round()
+    host.close_round()
+    own_d = torch.nn.functional.normalize(noise(1), dim=0)
+    for liar in range(5):
+        lie_d, along = -own_d, float(own_d[liar::5].square().sum())
+        lie_d[liar::5] = own_d[liar::5] * 1.05 * (1 - along) / along
+        await host.take(host.left_by(f"liar {liar}", lie_d))
+    visited_d = host.close_round()
+    assert visited_d is not None
+    assert float(visited_d @ own_d) > -1e-3
+    assert float(visited_d.norm()) < 0.2
+
+
 async def test_with_agreement_nothing_counts_while_own_steps_are_not_known_and_nothing_is_lost() -> None:
     host = VisitedHost(agreement=True)
     host.close_round()
