@@ -96,6 +96,21 @@ def test_without_strength_or_momentum_it_is_diloco_to_the_last_bit(off: dict[str
     assert not torch.equal(rounds(SyncConfig(**on), 4).anchor_d, rounds(SyncConfig(**plain), 4).anchor_d)
 
 
+@pytest.mark.parametrize("gamma", [None, 0.3])
+def test_late_updates_and_a_consensus_step_count_as_in_diloco(gamma: float | None) -> None:
+    def moved(strategy: str, staleness: int, **off: float) -> torch.Tensor:
+        config = SyncConfig(strategy=strategy, compressor="int4", gamma=gamma, **off)  # type: ignore[arg-type]
+        node, others = pair(config, 2)
+        play(node, others, 0)
+        theta_d = node.anchor_d + vector(7)
+        node.encode(theta_d, round=1)
+        return node.aggregate(theta_d, {"p0": staleness, "p1": 0}, round=1).anchor_d
+
+    late_d = moved("heloco", 3, shrink=0.0, turn=0.0)
+    assert torch.equal(late_d, moved("diloco", 3))
+    assert not torch.equal(late_d, moved("diloco", 0))
+
+
 @pytest.mark.parametrize("outer", ["nesterov", "delayed_nesterov"])
 @pytest.mark.parametrize("rule", ["mean", "clipped_gossip"])
 def test_a_round_in_slices_is_the_round_at_once(outer: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
