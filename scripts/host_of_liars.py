@@ -35,13 +35,18 @@ from node.visits.difference_head import LeftDifference  # noqa: E402
 from p2ptrain.tasks.digits import Digits  # noqa: E402
 
 LIE = -10
+AGREES = 6.4
+"""Times that a fifth of the coordinates is lengthened: 4 would do to outweigh the others, and liars do not know the
+host's own steps."""
 LOOK_EVERY_S = 0.1
 ALL_HELD_OUT = 359
 
 
-async def lie_to(host: Member, name: str, data: program.Floats, rng: np.random.Generator, part: float) -> None:
+async def lie_to(
+    host: Member, name: str, data: program.Floats, rng: np.random.Generator, part: float, lengthened: slice | None
+) -> None:
     """Take the host's newest model, train on `data` (n, 65), and leave ten times that, with the opposite sign in this
-    part of the coordinates."""
+    part of the coordinates. Those in `lengthened` keep their sign, and are as much longer as makes it agree."""
     visitors = host.node.visitors
     assert visitors is not None
     offload = InlineExecutor(0.0).offload
@@ -49,6 +54,8 @@ async def lie_to(host: Member, name: str, data: program.Floats, rng: np.random.G
     start_d = program.decode(version.payload, program.NUMEL, program.BLOCK)
     trained_d, _ = program.train(start_d, dict(visitors.describe()), data, rng)
     signs_d = np.where(rng.random(program.NUMEL) < part, LIE, -LIE).astype(np.float32)
+    if lengthened is not None:
+        signs_d[lengthened] = -LIE * AGREES
     payload = program.encode(signs_d * (trained_d - start_d), program.BLOCK)
     key = key_of(name)
     left = LeftDifference(key=key.public_key, round=version.round, model=version.digest, signature=b"", payload=payload)
@@ -88,7 +95,8 @@ async def losses(given: argparse.Namespace, liars: int, seed: int, folder: Path)
             while hosts[0].node.state.round < number:  # noqa: ASYNC110  # events of a test's swarm wake nobody
                 await trio.sleep(LOOK_EVERY_S)
             for liar in range(liars):
-                await lie_to(hosts[0], f"liar {liar}", rows, rng, given.part)
+                lengthened = slice(liar, None, liars) if given.lengthened else None
+                await lie_to(hosts[0], f"liar {liar}", rows, rng, given.part, lengthened)
         await members.finished()
         if liars:
             assert hosts[0].node.visitors is not None
@@ -113,6 +121,9 @@ def main() -> None:
     words.add_argument("--aggregator", default="trimmed_mean")
     words.add_argument("--f", type=int, default=1)
     words.add_argument("--part", type=float, default=1.0, help="the part of the coordinates that has the other sign")
+    words.add_argument(
+        "--lengthened", action="store_true", help="each liar of five agrees by large values, which trimming leaves out"
+    )
     words.add_argument("--agree", action="store_true", help="visits.agreement")
     words.add_argument("--liars", type=int, default=8, help="in each round")
     words.add_argument("--rounds", type=int, default=60)

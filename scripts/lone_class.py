@@ -30,6 +30,8 @@ from p2ptrain.training import TrainConfig, Trainer
 FIVE: Final = (20, 20, 10, 4, 2)
 EIGHT: Final = (20, 20, 20, 20, 10, 10, 4, 2)
 SCHEDULED: Final = 20
+BLOCK: Final = 4096
+"""Values that heloco corrects as one."""
 CORRECTED: Final[dict[str, Any]] = {"strategy": "heloco", "turn": 0.0, "shrink": 2.0}
 RULES: Final = (
     *("trimmed_mean", "bucketing+trimmed_mean", "nnm+trimmed_mean", "arc+trimmed_mean", "clipping+trimmed_mean"),
@@ -60,6 +62,30 @@ class Orthogonal:
         lie_d[::2] *= -1
         lie_d -= (lie_d @ mean_d) / (mean_d @ mean_d).clamp(min=1e-12) * mean_d
         return lie_d.expand(f, -1).clone()
+
+
+class OpposesLone:
+    """Four times what leads back from the member that is farthest from the honest mean, less what of each block lies
+    along the mean of the round before: the correction finds nothing to take back."""
+
+    name = "opposes_lone"
+
+    def __init__(self) -> None:
+        self._before_d: torch.Tensor | None = None
+
+    def __call__(self, honest_nd: torch.Tensor, f: int, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Return the f vectors sent, fp32 (f, d)."""
+        mean_d = honest_nd.mean(0)
+        before_d, self._before_d = mean_d if self._before_d is None else self._before_d, mean_d
+        off_nd = honest_nd - mean_d
+        lie_d = -4 * off_nd[off_nd.norm(dim=1).argmax()]
+        for first in range(0, lie_d.numel(), BLOCK):
+            lie_b, before_b = lie_d[first : first + BLOCK], before_d[first : first + BLOCK]
+            lie_b -= (lie_b @ before_b) / (before_b @ before_b).clamp(min=1e-12) * before_b
+        return lie_d.expand(f, -1).clone()
+
+
+OWN_LIARS: Final = {liar.name: liar for liar in (Orthogonal, OpposesLone)}
 
 
 class Pretended(LoneDigit):
@@ -115,7 +141,7 @@ def main() -> None:
 
 
 def play(sync: dict[str, Any], liar: str, steps: tuple[int, ...], rounds: int, seed: int) -> dict[str, float]:
-    """Return what the honest members have learned. `liar`: an attack's name, one of PRETENDERS, orthogonal, or none."""
+    """Return what the honest members have learned. `liar`: an attack's name, of PRETENDERS or OWN_LIARS, or none."""
     members = [member(index, count, sync, steps, rounds, seed) for index, count in enumerate(steps)]
     if liar != "none":
         members.append(lying(liar, sync, steps, rounds, seed))
@@ -167,7 +193,7 @@ def lying(liar: str, sync: dict[str, Any], steps: tuple[int, ...], rounds: int, 
     task = Pretended(*PRETENDERS[liar]) if liar in PRETENDERS else None
     found = member(len(steps), SCHEDULED, sync, steps, rounds, seed, task)
     if task is None:
-        attack: VectorAttack = Orthogonal() if liar == Orthogonal.name else attacks.get(liar)
+        attack: VectorAttack = OWN_LIARS[liar]() if liar in OWN_LIARS else attacks.get(liar)
         found.sync = liar_of(found.own, attack, generator=torch.Generator().manual_seed(seed))
     return found
 

@@ -193,12 +193,12 @@ async def test_with_agreement_nothing_counts_while_own_steps_are_not_known_and_n
 
 
 async def test_the_models_that_visitors_get_are_without_what_this_host_s_visitors_left(host: VisitedHost) -> None:
-    before = host.newest()
     await host.take(host.left_by("one", noise(3)))
-    assert host.close_round() is not None
-    moved_d = CODEC.decode(host.newest().payload, NUMEL) - CODEC.decode(before.payload, NUMEL)
-    own_d = torch.nn.functional.normalize(noise(1), dim=0)
-    assert float((moved_d - own_d).norm()) < float(own_d.norm()), "they are in the next round's model"
+    after_d = host.model_d + torch.nn.functional.normalize(noise(1), dim=0)
+    closed = host.visitors.begin_closing().close(after_d, torch.zeros(NUMEL), round=host.round)
+    assert closed.visited_d is not None
+    assert not torch.equal(closed.base_d, after_d)
+    assert closed.version.payload == CODEC.encode(after_d), "they are in the next round's model"
 
 
 async def test_the_newest_model_is_whole_or_a_difference_or_nothing(host: VisitedHost) -> None:

@@ -18,7 +18,7 @@ Values = npt.NDArray[np.float64]
 
 D, BLOCK = 3 * 64 + 10, 64
 CORRECTION = DirectionCorrection(keep=0.2, shrink=1.0, most_shrink=1.0, turn=0.5, kappa=1.0, block=BLOCK)
-EXACT: dict[str, Any] = {"strategy": "heloco", "compressor": "none", "block": BLOCK, "alpha": 0.5, "beta": 0.5}
+EXACT: dict[str, Any] = {"strategy": "heloco", "compressor": "none", "block": BLOCK, "alpha": 0.4, "beta": 0.5}
 
 
 def vector(seed: int, numel: int = D) -> torch.Tensor:
@@ -78,12 +78,12 @@ def test_a_round_is_the_formula_block_by_block() -> None:
     for model_d in node.estimates.values():
         delta = model_d.double().numpy() - phi
         blocks = [slice(begin, begin + BLOCK) for begin in range(0, D, BLOCK)]
-        whole = np.concatenate([corrected(delta[at], momentum[at], 0.5) for at in blocks])
+        whole = np.concatenate([corrected(delta[at], momentum[at], 0.6) for at in blocks])
         kinds |= {math.copysign(1, delta[at] @ momentum[at]) for at in blocks}
         moves.append(phi + whole - theta)
     assert kinds == {1.0, -1.0}, "both cases are met"
     target = theta + np.mean(moves, axis=0)
-    moved = target - phi + 0.5 * (0.5 * momentum + target - phi)
+    moved = target - phi + 0.4 * (0.4 * momentum + target - phi)
     np.testing.assert_allclose(node.anchor_d.numpy(), phi + 0.5 * moved, atol=2e-6)
 
 
@@ -96,10 +96,16 @@ def test_without_strength_or_momentum_it_is_diloco_to_the_last_bit(off: dict[str
     assert not torch.equal(rounds(SyncConfig(**on), 4).anchor_d, rounds(SyncConfig(**plain), 4).anchor_d)
 
 
+@pytest.mark.parametrize("outer", [{"outer": "nesterov"}, {"outer": "delayed_nesterov", "every": 2}])
+def test_it_corrects_by_the_momentum_of_either_outer_step(outer: dict[str, Any]) -> None:
+    plain_d = rounds(SyncConfig(**EXACT, **outer, shrink=0.0, turn=0.0), 4).anchor_d
+    assert not torch.equal(rounds(SyncConfig(**EXACT, **outer), 4).anchor_d, plain_d)
+
+
 @pytest.mark.parametrize("gamma", [None, 0.3])
 def test_late_updates_and_a_consensus_step_count_as_in_diloco(gamma: float | None) -> None:
     def moved(strategy: str, staleness: int, **off: float) -> torch.Tensor:
-        config = SyncConfig(strategy=strategy, compressor="int4", gamma=gamma, **off)  # type: ignore[arg-type]
+        config = SyncConfig(strategy=strategy, compressor="int4", gamma=gamma, **off)
         node, others = pair(config, 2)
         play(node, others, 0)
         theta_d = node.anchor_d + vector(7)

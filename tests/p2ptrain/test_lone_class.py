@@ -53,7 +53,7 @@ def test_without_the_correction_the_same_bound_lets_a_liar_through() -> None:
 
 
 def test_a_few_rounds_of_each_liar_come_to_an_end_with_a_model() -> None:
-    for liar in ("none", "sign_flip", "orthogonal", "lone_lie"):
+    for liar in ("none", "sign_flip", "orthogonal", "opposes_lone", "lone_lie"):
         found = recall(CORRECTED, liar, rounds=2)
         assert found["loss"] < 2.5
         assert 0 < found["others"] <= 1
