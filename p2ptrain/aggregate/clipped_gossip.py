@@ -35,6 +35,8 @@ class ClippedGossip(GossipRule):
         check_tau(self.name, tau)
         if not 0 < tau_times < math.inf:
             raise ValueError(f"{self.name}: tau_times must be a positive number, not {tau_times}")
+        if tau is not None and tau_times != 1:
+            raise ValueError(f"{self.name}: tau_times is of the adaptive choice, and tau = {tau:g} is none: set one")
         self.tau = tau
         self.tau_times = tau_times
 

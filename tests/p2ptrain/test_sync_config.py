@@ -49,6 +49,8 @@ from p2ptrain.sync import SYNC_STRATEGIES, ModelAveraging, StrategySpec, SyncCon
         ({"ratio": 0.1}, "ratio is for topk, not for q2"),
         ({"tau": 1.0}, "tau is for .* not for trimmed_mean"),
         ({"aggregator": "clipped_gossip", "tau": -1.0}, "tau must be a positive number"),
+        ({"aggregator": "clipped_gossip", "tau": 2.0, "tau_times": 1.5}, "tau_times is of the adaptive choice"),
+        ({"aggregator": "clipped_gossip", "tau_times": 0.0}, "tau_times must be a positive number"),
         ({"strategy": "sparse_loco", "decay": float("nan")}, "decay must be"),
     ],
 )
