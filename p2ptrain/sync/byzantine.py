@@ -251,6 +251,7 @@ class LyingMember(Byzantine):
     ) -> None:
         super().__init__(inner, attack, generator=generator, from_round=from_round)
         self._inner_group = inner
+        self._has_lied = False
 
     def peer_selection(self, peers: Collection[str], *, round: int) -> list[str]:
         """Do as the honest strategy does."""
@@ -263,11 +264,21 @@ class LyingMember(Byzantine):
 
     def pack(self, theta_d: torch.Tensor, *, round: int) -> bytes:
         """Return the lie, which may be none that can be read."""
-        told_d = self._inner_group.told(theta_d)
-        lie_d = self._lie(told_d, NOTHING_YET) if round >= self._from_round else told_d
+        if round < self._from_round:
+            return self._inner_group.pack(theta_d, round=round)
+        self._has_lied = True
+        lie_d = self._lie(self._inner_group.told(theta_d), NOTHING_YET)
         self._inner_group.pack(theta_d, round=round)
         self._encoder.public_d = lie_d
         return self._inner_group.packed(lie_d, round=round)
+
+    def snapshot(self) -> bytes:
+        """Return the newest lie; the honest strategy's until there is one."""
+        return super().snapshot() if self._has_lied else self._inner.snapshot()
+
+    def snapshot_view(self) -> memoryview:
+        """Return the same, without a copy of a lie."""
+        return super().snapshot_view() if self._has_lied else memoryview(self.snapshot())
 
     @property
     def part_bytes(self) -> int:

@@ -190,12 +190,18 @@ def test_before_its_first_round_a_liar_sends_what_an_honest_one_does(attack: str
         assert (said == true) == (round < 2)
 
 
-def test_an_all_reduce_member_that_turns_packs_the_truth_until_then() -> None:
-    config = SyncConfig(strategy="moshpit", aggregator="mean", f=0)
+@pytest.mark.parametrize("strategy", ["moshpit", "allreduce"])
+def test_an_all_reduce_member_that_turns_packs_and_gives_newcomers_the_truth_until_then(strategy: str) -> None:
+    config = SyncConfig(strategy=strategy, aggregator="mean", f=0)
     liar, honest = (build(config, GENESIS_D, "a") for _ in range(2))
     turned = liar_of(liar, attacks.get("sign_flip"), from_round=2)
-    theta_d = GENESIS_D + 1
     assert isinstance(turned, AllReduceStrategy)
     assert isinstance(honest, AllReduceStrategy)
-    same = [turned.pack(theta_d, round=round) == honest.pack(theta_d, round=round) for round in range(4)]
-    assert same == [True, True, False, False]
+    for round in range(4):
+        theta_d = GENESIS_D + round + 1
+        begun = turned.snapshot() == honest.snapshot()
+        packed = turned.pack(theta_d, round=round) == honest.pack(theta_d, round=round)
+        given = turned.snapshot() == bytes(turned.snapshot_view()) == honest.snapshot()
+        assert (begun, packed, given) == (round < 3, round < 2, round < 2)
+        for each in (turned, honest):
+            each.finish(theta_d, ["a"], [], round=round)
