@@ -158,6 +158,23 @@ def test_other_vectors_are_trimmed_away_as_well(clean: Outcome, name: str) -> No
     assert not any(same(told_d, theta_d) for told_d, theta_d in zip(liar.told[1:], liar.theta[1:], strict=True))
 
 
+TURNS = 4
+
+
+def test_a_liar_that_turns_is_honest_until_its_round() -> None:
+    liar = play({"name": "sign_flip", "from_round": TURNS}).spoken[-1]
+    assert list(map(same, liar.told, liar.theta)) == [number < TURNS for number in range(ROUNDS)]
+
+
+def test_a_flooder_that_turns_is_banned_no_sooner() -> None:
+    outcome = play({"name": "flood", "announcements": 300, "from_round": TURNS})
+    assert outcome.refusals()
+    for member in outcome.honest:
+        (banned,) = member.told("banned")
+        closed = [fields["round"] for fields in member.told("round") if fields["at"] <= banned["at"]]
+        assert max(closed) >= TURNS - 1
+
+
 # -- time
 
 

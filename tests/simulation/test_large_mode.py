@@ -230,6 +230,17 @@ def test_trimmed_mean_holds_liars_and_the_mean_does_not(tmp_path):
     assert held < carried
 
 
+def test_liars_that_turn_after_the_last_round_are_as_honest_ones(tmp_path):
+    more = '\n[[nodes]]\nname = "liar"\ncount = 3\ndevice = "card"\nlies = true\n[attack]\nname = "sign_flip"\n'
+    sets = ("train.rounds=4", "nodes.home.count=6", "sync.aggregator=mean", "sync.f=0")
+    never, late, soon = (
+        [node.told.loss for node in play_large(scenario(tmp_path, more, *sets, *turns)).swarm.nodes[:6]]
+        for turns in (("nodes.liar.lies=false",), ("attack.from_round=4",), ())
+    )
+    assert late == never
+    assert fmean(soon) > 1.03 * fmean(never)
+
+
 def test_bytes_are_payloads_and_announcements(tmp_path):
     swarm = play_large(scenario(tmp_path)).swarm
     payload = len(swarm.nodes[0].sync.encode(swarm.trainer.x_nd[0], round=6).payload)
