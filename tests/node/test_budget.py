@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from test_checkpoint_room import make
 
 from gossip.core.api import RunInfo
+from gossip.core.identity import Identity
 from gossip.core.ids import Digest, RunId
+from gossip.transport.memory.network import MemoryNetwork
 from node.cli.options import flags
 from node.config.budget_section import budget_in
 from node.config.schema import Config, from_raw
@@ -25,9 +29,9 @@ from node.events.progress import NodeProgress
 from node.metrics.live_metrics import Readings
 from node.metrics.node_metrics import Metrics
 from node.roles import assembly, budgeting
-from node.roles.assembly import check_runnable, own_trainer, why_not_filed
+from node.roles.assembly import NodeContext, check_runnable, own_trainer, why_not_filed
 from node.roles.budget_plan import plan_disk, plan_memory
-from node.roles.budgeting import bound_gpu, check_budget, disk_room, needs_of
+from node.roles.budgeting import bound_gpu, check_budget, disk_room, needs_of, within_budget
 from node.roles.memory_forecast import memory_forecast
 from node.system import cgroups
 from node.system.byte_sizes import EXAMPLE, byte_size
@@ -37,7 +41,9 @@ from node.system.process_use import held_bytes
 from node.top.screen import _memory
 from node.training.budget_meter import BudgetMeter
 from node.training.budget_watch import SETTLE_S, BudgetWatch
-from node.training.checkpoint_room import expected_bytes
+from node.training.checkpoint import CheckpointStore
+from node.training.checkpoint_room import estimates_bytes, expected_bytes, optimizer_bytes
+from node.training.executors import InlineExecutor
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.digits import Digits
@@ -235,12 +241,33 @@ def test_what_may_be_written_is_the_budget_without_the_folder_and_files_without_
     room = disk_room(config, store, PARAMETERS)
     assert room is not None
     before = room()
+    state_bytes = expected_bytes(PARAMETERS)  # which the next checkpoint is written from
+    assert before == 10**9 - state_bytes - estimates_bytes(config, PARAMETERS) - optimizer_bytes(config, PARAMETERS)
     (tmp_path / "events.jsonl").write_bytes(bytes(5000))
     assert room() == before - 5000
     plan = plan_disk(config, PARAMETERS)
     least = plan.needed - 10**9 + before
     one = expected_bytes(PARAMETERS)
     assert one * (plan.config.node.checkpoint_keep + 1) <= least, "what is planned has room in what is measured"
+
+
+def test_the_checkpoints_of_a_node_with_a_budget_of_disk_are_held_to_it(tmp_path: Path) -> None:
+    identity = Identity(bytes(32))
+    around = NodeContext(
+        identity=identity,
+        transport=MemoryNetwork(random.Random(0)).attach(identity.peer_id),
+        executor=InlineExecutor(0.0),
+        emit=lambda event: None,
+        rng=random.Random(0),
+        checkpoints=CheckpointStore(tmp_path / "checkpoint"),
+        epoch_file=tmp_path / "epoch",
+    )
+    store = within_budget(config_of(budget={"disk": "100MB"}), around).around.checkpoints
+    store.save(make(1))
+    with (tmp_path / "others").open("wb") as file:
+        file.truncate(100_000_000)
+    with pytest.raises(OSError, match=r"budget\.disk leaves no room"):
+        store.save(make(2))
 
 
 # A GPU
