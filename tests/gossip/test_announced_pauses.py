@@ -114,6 +114,8 @@ async def test_a_word_counts_until_its_time_is_over_and_never_for_long(autojump_
         one, other = await it.start_all(2, **ALL)
         await say(other, one, PauseRequest(link=word_of(other).link, seconds=seconds))
         said_at = trio.current_time()
+        told = pytest.approx(min(seconds, MAX_SAID_S), abs=1.0) if seconds else None
+        assert one.service.paused_neighbours() == {other.peer: told}
         await one.publish(1)
         await trio.sleep_until(said_at + counts_s - 1.0)
         assert await close(one, 1) == ("alone", 0.0)

@@ -1,5 +1,6 @@
 """Nodes that pause their training while somebody plays, or the battery is low: real nodes on a virtual clock."""
 
+import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from sim_swarm import Member, Swarm, played
 from gossip.core.limits import PAUSE_PROTOCOL
 from node.participation.device_state import Battery, DeviceState, GpuUseByOthers
 from node.training.pausing import LOOK_S
+from node.training.round_report import moment, readings
 from p2ptrain.training import Trainer
 
 GAME = GpuUseByOthers(share=0.9, memory_bytes=6 << 30)
@@ -255,3 +257,31 @@ def test_a_node_that_always_trains_has_no_task_for_it(tmp_path: Path) -> None:
         return found[0], found[1]
 
     assert played(main, tmp_path) == ([], ["pauses"])
+
+
+def test_a_node_shows_who_says_that_it_is_paused_and_until_when(tmp_path: Path) -> None:
+    async def main(members: Swarm) -> None:
+        one = await members.start("one", train={"rounds": 400})
+        other = await members.start("other", wait_for=1, train={"rounds": 400})
+        await trio.sleep(5.0)
+        whom = other.node.peer_id
+
+        def shown() -> tuple[bool, float | None, int]:
+            it = moment(one.node, None).peers[whom]
+            return it["paused"], it["returns_at"], readings(one.node).neighbours_paused
+
+        assert shown() == (False, None, 0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.node.service.say_paused, lambda: 3600.0)
+            await trio.sleep(0.2)
+            paused, returns_at, count = shown()
+            nursery.cancel_scope.cancel()
+        assert (paused, count) == (True, 1)
+        assert returns_at == pytest.approx(time.time() + 3600.0, abs=90.0)
+        assert returns_at is not None
+        assert returns_at % 60 == 0
+        one.stop.set()
+        other.stop.set()
+        await members.finished()
+
+    played(main, tmp_path)
