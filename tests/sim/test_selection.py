@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import pytest
+import trio
+from sim_swarm import Swarm, played
 
+from node.selection.chooser import WARM_UP
 from node.simulation.observations import Observations
 from node.simulation.scenario_file import load_scenario
 from node.simulation.twin import Played, play
+from node.training.round_report import readings
 
 SCENARIO = Path(__file__).with_name("narrow_link.toml")
 SMALL = (
@@ -56,3 +60,29 @@ def test_a_neighbour_that_turns_liar_without_leaving_does_no_harm_under_a_robust
     assert robust.losses[-1][2] < 0.2
     before, end = (mean.losses[place][2] for place in (3, -1))
     assert before < 0.3 < 1.0 < end, "so it was honest until then, and the lie is one that does harm"
+
+
+def test_a_choice_is_told_once_it_is_another_one_and_is_a_metric(tmp_path: Path) -> None:
+    chooses = {"policy": "nearest", "most": 3, "explore": 0.0}
+
+    async def main(members: Swarm) -> None:
+        for number in range(5):
+            selection = chooses if number == 4 else {}
+            await members.start(f"n{number}", wait_for=number, selection=selection, train={"rounds": 60})
+        one, others = members.members["n4"], list(members.members.values())[:4]
+        assert readings(one.node).fetched_first == {}
+        while len(one.told("round")) < 12:  # noqa: ASYNC110  # of another's state
+            await trio.sleep(0.1)
+        told, first = one.told("chosen"), readings(one.node).fetched_first
+        assert not any(member.told("chosen") for member in others)
+        assert not readings(others[0].node).fetched_first
+        assert len(told) == 1, "with nobody explored it stays as it is"
+        assert WARM_UP <= told[0]["round"] < 12
+        assert (len(told[0]["first"]), told[0]["explored"]) == (3, [])
+        assert set(first) == {member.node.peer_id for member in others}
+        assert [peer for peer in sorted(first) if first[peer]] == told[0]["first"]
+        for member in members.members.values():
+            member.stop.set()
+        await members.finished()
+
+    played(main, tmp_path)
