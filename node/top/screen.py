@@ -49,7 +49,7 @@ def screen(
     pages = Text(_pages(nodes, width), style="dim", no_wrap=True)
     tables = _nodes_table(shown_nodes, nodes, width, bars)
     parts: list[RenderableType] = [headline, *sent, *([] if own is None else [own]), pages, tables]
-    parts += [Text(note, style="yellow", no_wrap=True, overflow="ellipsis") for note in notes]
+    parts += [Text(_clean(note, width), style="yellow", no_wrap=True) for note in notes]
     if shown_peers:
         parts += [Text(""), _peers_table(shown_peers, width)]
     if any(left_out):
@@ -81,7 +81,7 @@ def _headline(nodes: Sequence[Watched], now: float, width: int) -> Text:
     all_of = [node.progress for node in nodes]
     done, total = swarm_round(all_of), max(it.rounds for it in all_of)
     left, in_time = remaining_s(all_of, now), mean([it.updates_in_time for it in all_of if not it.over])
-    paused = pause_of(all_of)
+    paused = _clean(pause_of(all_of), width)
     parts = [
         f"round {text.progress(done, total)}" if total else paused or "starting",
         paused if total else "",
@@ -236,9 +236,10 @@ def _peers_table(rows: Sequence[_Row], width: int) -> Table:
         numbers if width >= NARROW else [name for name in numbers if name not in {">round", ">tracked", ">averaged"}]
     )
     table = _table("peer", "trust", *shown)
+    table.columns[1].no_wrap = False  # this column alone gives way: `charged, paused until Sun 01:00` is long
     for name, words, style, cells in rows:
         kept = (cell for column, cell in zip(numbers, cells, strict=True) if column in shown)
-        table.add_row(name, Text(words, style=style), *kept)
+        table.add_row(name, Text(words, style=style, no_wrap=True, overflow="ellipsis"), *kept)
     return table
 
 

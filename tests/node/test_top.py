@@ -171,6 +171,27 @@ def test_what_others_say_does_nothing_to_the_terminal():
     assert "[bold]" in shown
 
 
+@pytest.mark.parametrize("told", [{"state": "running", "paused": "{}: {}"}, {"state": "failed", "error": "{}"}])
+def test_why_others_are_paused_or_failed_does_nothing_to_the_terminal(told):
+    hostile = "\x1b[2J\x1b]0;owned\x07\u202e"
+    lines = drawn(
+        [Watched(NodeProgress("n", **{name: words.format(hostile, hostile) for name, words in told.items()}))]
+    )
+    assert any("owned" in line for line in lines)
+    assert not {"\x1b", "\x07", "\u202e"} & set("".join(lines))
+
+
+def test_long_words_of_a_pause_cut_no_name_and_no_number():
+    (node,) = watched(1)
+    charged = PAUSED | {"returns_at": 1e9, "score": 40.0, "round": 123_456, "rejected": {"forged": 12_345}}
+    node.progress.peers = {f"peer-{number}-long": charged for number in range(3)}
+    for width, numbers in ((80, ["40", "123456"]), (60, ["40"])):
+        rows = [line for line in drawn([node], width=width) if line.startswith("peer-")]
+        assert [row.split()[0] for row in rows] == sorted(node.progress.peers)
+        assert all(row.split()[1].startswith("charged") for row in rows)
+        assert all(set(numbers) <= set(row.split()) for row in rows)
+
+
 def test_a_folder_is_followed_and_not_read_again(tmp_path, monkeypatch):
     for index in range(2):
         write(tmp_path / f"node-{index}", index)
