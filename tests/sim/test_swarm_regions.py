@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import pytest
 from sim_swarm import Member, Swarm, mean_loss, mean_model, played, put_part, swarm
+from sizes import thorough_but
 
 from gossip.service import GossipService
 from node.training.node import Node
@@ -125,13 +126,14 @@ def loss_without(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], fl
 
 
 @pytest.mark.parametrize("rounds", [16, pytest.param(ROUNDS, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("attack", ["sign_flip", pytest.param("gaussian", marks=pytest.mark.soak), "ipm"])
+@pytest.mark.parametrize("attack", thorough_but({"gaussian", "ipm"}, ["gaussian", "ipm", "sign_flip"]))
 def test_a_liar_among_the_publishers_of_each_region_does_not_steer_them(tmp_path, loss_without, attack, rounds):
     async def run(it: Swarm) -> list[Member]:
         regions = await start(it, ("east", "west"), 5, ONE_IN_EACH, attack, rounds=rounds)
         await it.finished()
         return [member for members in regions.values() for member in members[:-1]]
 
+    # Without the rule a gaussian lie costs five times the loss within 16 rounds, and the others nothing that is seen.
     honest = played(run, tmp_path)
     assert mean_loss(honest) < 1.35 * loss_without(rounds), "what the trimmed mean of five costs in one region"
     assert all(member.told("regions")[-1]["moved"] for member in honest)
