@@ -45,6 +45,19 @@ GREEN = """(() => {
 """What is still as green as what is well."""
 
 
+def says_what_a_paused_neighbour_says(browser: Browser) -> None:
+    browser.evaluate("import('/graph.js').then(module => { window.trust = module.trust; }) && 0")
+    browser.until("typeof window.trust === 'function'")
+    for more, words in (
+        ("returns_at: null", "paused"),
+        ("returns_at: 7200", r"paused until \d\d:\d\d"),
+        ("returns_at: 7200, score: 40", r"charged, paused until \d\d:\d\d"),
+        ("returns_at: null, here: false", "no offence"),
+    ):
+        said = browser.evaluate(f"window.trust({{here: true, paused: true, score: 0, {more}}})[1]")
+        assert re.fullmatch(words, said), said
+
+
 def test_the_page_of_a_live_node(tmp_path: Path) -> None:
     with up(tmp_path, "--nodes", 2, *PACED, "--rounds", 400, "--set", "sync.f=0") as program:
         url = program.hear("started", node="node-0")["metrics_url"]
@@ -62,6 +75,7 @@ def test_the_page_of_a_live_node(tmp_path: Path) -> None:
             browser.until("document.getElementById('swarm-note').textContent === '2 members, 1 link known.'")
             browser.until(f"{PEER}[1] === 'no offence' && {PEER}[5] === 'yes' && parseInt({PEER}[6]) > 0")
             browser.until(f"{NAME} === 'node-1'")
+            says_what_a_paused_neighbour_says(browser)
             commands = browser.evaluate("[...document.querySelectorAll('.copy code')].map(code => code.textContent)")
             assert commands[0].startswith("p2ptrain node --peer ")
             bits = browser.evaluate("document.getElementById('sent_bits').textContent")
