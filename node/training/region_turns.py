@@ -2,7 +2,8 @@
 
 Nothing is waited for. A region moves every `sync.region_every` rounds, and after the last one. A few rounds before each
 move the members that are drawn for it publish the region's model. What is here by then counts, and what comes later
-counts the next time. So all members of a region move in the same round of theirs.
+counts the next time. So all members of a region move in the same round of theirs, but for one to which nothing has come
+by then: it moves as many rounds later, at most, as models have to come.
 """
 
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ class RegionTurns:
         self._used: dict[str, int] = {}
         self._silent: dict[str, int] = {}
         """Moves of ours since a new model of a region came."""
+        self._turn: int | None = None
+        """The round of a turn of which we have not moved yet."""
         self._apart: dict[str, int] = {}
         """Moves of ours for which a region that was lost counts as one that has grown apart."""
 
@@ -48,7 +51,10 @@ class RegionTurns:
         does to the model then."""
         round_, rounds = node.state.round, node.config.train.rounds
         if self.averaging.moves_after(round_, rounds):
+            self._turn = round_
             result = await self._move(node, result)
+        elif self._turn is not None and round_ <= self._turn + self.averaging.lag:
+            result = await self._move(node, result, late=True)
         if self.averaging.publishes_after(round_, rounds) and node.service.publishes_regional(round_):
             await self._publish(node, result.averaged)
         return result
@@ -81,17 +87,24 @@ class RegionTurns:
                     WarningEvent(message=f"our region's model was not published for other regions: {error}")
                 )
 
-    async def _move(self, node: "Node", result: RoundResult) -> RoundResult:
+    async def _move(self, node: "Node", result: RoundResult, *, late: bool = False) -> RoundResult:
+        """Move by what has come. `late`: the turn is over, and what it takes was not here. By now our region has moved,
+        and without that we would be apart from it for a whole period."""
         views, beside = node.service.regional_views(), node.service.regions_beside
         own = views.pop(node.config.node.region, None)
         fresh = [view for region, view in views.items() if view.round != self._used.get(region)]
-        self._note_silent(node, {view.region for view in fresh}, beside)
+        heard = frozenset(view.region for view in fresh)
+        unheard = frozenset(region for region in heard if self._silent.get(region, 0) > 0)
+        self._note_silent(node, heard, unheard if late else frozenset({*self._silent, *beside}))
         if own is None or not fresh:
             return result
-        if own.round != node.state.round - self.averaging.lag:
+        assert self._turn is not None, "who calls has set it"
+        if own.round != self._turn - self.averaging.lag:
             # An earlier model of our own would have us move by what we have moved by before.
-            self._told(node, RegionalShift(shift_d=None, regions=0, lying=0), fresh, len(beside))
+            if not late:
+                self._told(node, RegionalShift(shift_d=None, regions=0, lying=0), fresh, len(beside))
             return result
+        self._turn = None
         ours, theirs = _models(own), [_models(view) for view in fresh]
         apart = any(view.region in self._apart for view in fresh)
         async with node.strategy_lock:
@@ -127,9 +140,9 @@ class RegionTurns:
         else:
             self._apart.pop(region, None)
 
-    def _note_silent(self, node: "Node", heard: set[str], beside: frozenset[str]) -> None:
-        """Tell the operator of a region that has fallen silent, and of one that is back."""
-        for region in sorted({*self._silent, *beside}):
+    def _note_silent(self, node: "Node", heard: frozenset[str], regions: frozenset[str]) -> None:
+        """Tell the operator of a region that has fallen silent, and of one that is back, of these."""
+        for region in sorted(regions):
             before = self._silent.get(region, 0)
             self._meet(region, before, heard=region in heard)
             self._silent[region] = 0 if region in heard else before + 1

@@ -87,6 +87,40 @@ async def test_a_region_moves_half_of_the_way_to_one_of_its_size() -> None:
     assert [event.moved for event in it.told if isinstance(event, RegionsAveraged)] == [True]
 
 
+@pytest.mark.parametrize(("late", "moves"), [(1, 0.5), (2, 0.5), (3, 0.0)])
+async def test_who_had_no_model_at_the_turn_moves_as_late_as_models_may_come_and_once(late: int, moves: float) -> None:
+    it = Around()
+    it.say("east", 5, 1.0)
+    assert await it.close(7) == 0.0
+    for round_ in range(8, 7 + late):
+        assert await it.close(round_) == 0.0
+    it.say("west", 5, 2.0)
+    assert [await it.close(7 + late), await it.close(8 + late)] == [pytest.approx(moves), 0.0]
+    assert [event.moved for event in it.told if isinstance(event, RegionsAveraged)] == [True] * (moves > 0)
+
+
+async def test_who_lacked_its_own_regions_model_moves_when_that_comes() -> None:
+    it = Around()
+    it.say("west", 5, 2.0)
+    assert await it.close(7) == 0.0
+    it.say("east", 5, 1.0)
+    assert [await it.close(round_) for round_ in (8, 9)] == [pytest.approx(0.5), 0.0]
+
+
+async def test_a_lost_region_that_is_heard_late_is_met_at_the_medoid_and_counts_as_heard() -> None:
+    it = Around(SyncConfig(**{**SETTINGS, "region_rejoin": "medoid"}))
+    for turn in range(SILENT_MOVES):
+        it.say("east", 8 * turn + 5, 1.0)
+        await it.close(8 * turn + 7)
+    at = 8 * SILENT_MOVES
+    it.say("east", at + 5, 1.0)
+    assert await it.close(at + 7) == 0.0
+    it.say("west", at + 5, 2.0)
+    assert await it.close(at + 8) in (0.0, pytest.approx(1.0)), "one of the two models, and not between them"
+    warnings = [event for event in it.told if isinstance(event, WarningEvent)]
+    assert [event.recovered for event in warnings] == [None, True]
+
+
 async def test_by_an_earlier_model_of_its_own_it_does_not_move_again() -> None:
     it = Around()
     it.say("east", 5, 1.0)
