@@ -250,8 +250,9 @@ def test_work_that_was_cancelled_before_its_thread_began_is_not_left_behind() ->
             scope.cancel()
             await left_threads.in_thread(lambda: None)
 
+    before = set(left_threads._RUNNING)  # of the tests before, as long as their steps take
     trio.run(cancelled)
-    assert not left_threads._RUNNING
+    assert set(left_threads._RUNNING) <= before
 
 
 def test_a_device_without_room_is_a_problem_of_one_line(

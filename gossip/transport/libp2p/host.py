@@ -224,7 +224,7 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
         muxed_conn.at_end = partial(self._forget, connection)
         if muxed_conn.over or connection.is_closed:
             self._forget(connection)
-            raise SwarmException(f"the connection to {peer_id} ended as it was added")
+            return connection  # as one that ends a moment later
         if direction == "outbound":
             loser = self._dialled.take(muxed_conn, PeerId(str(peer_id)), None)
             if loser is not muxed_conn:  # what we have just dialled ourselves stays
