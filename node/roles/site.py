@@ -45,7 +45,7 @@ from p2ptrain.tasks import Task, TaskError
 from p2ptrain.training import Learner
 from p2ptrain.training.machine import pick_device
 from p2ptrain.training.site.cut_model import check_parallel
-from p2ptrain.training.site.orders import ENDED, OrderChannel, why_lost
+from p2ptrain.training.site.orders import ENDED, SILENT, OrderChannel, why_lost
 from p2ptrain.training.site.site_rank import SiteRank
 from p2ptrain.training.site.site_trainer import SiteTrainer
 
@@ -57,6 +57,10 @@ LOOK_S: Final = 0.02
 
 LAST_WORDS_S: Final = 2.0
 """Seconds for rank 0 to say what all ranks have found wrong, before torchrun ends it. Chosen."""
+
+GUARDED: Final = 3
+"""Times `site.timeout_s` without an answer after which a rank does not wait for the barrier's own limit, which may be
+twice that. Chosen."""
 
 FOR_EVER: Final = timedelta(days=365)
 """For rank 0's next order: its node may wait for neighbours, and whether it lives is watched apart."""
@@ -203,11 +207,31 @@ class RankWatch:
         self.ended = False
         """Whether ranks may go now."""
         self._group, self._timeout = group, timedelta(seconds=timeout_s)
+        self._met = 0
+        """How often all ranks have answered."""
 
     def start(self, lost: Callable[[str], None], orphaned: Callable[[], None] | None = None) -> None:
         """Watch from now on. `lost` is told, once and in another thread, why the site cannot go on; `orphaned` is
         called, once and there, when the process that has started this rank is gone."""
-        threading.Thread(target=self._watch, args=(lost, orphaned), name="ranks", daemon=True).start()
+        told = threading.Lock()
+
+        def lost_once(why: str) -> None:
+            if told.acquire(blocking=False):
+                lost(why)
+
+        threading.Thread(target=self._watch, args=(lost_once, orphaned), name="ranks", daemon=True).start()
+        threading.Thread(target=self._guard, args=(lost_once,), name="ranks-guard", daemon=True).start()
+
+    def _guard(self, lost: Callable[[str], None]) -> None:
+        """Tell `lost` where the barrier does not even come back. Its own limit was missed once, on a busy machine, by a
+        rank whose rank 0 was stopped. Beats are counted, not seconds: a rank that was stopped itself blames nobody."""
+        met, waited_s, most_s = -1, 0.0, GUARDED * self._timeout.total_seconds()
+        while not self.ended:
+            time.sleep(BEAT_S)
+            met, waited_s = (met, waited_s + BEAT_S) if self._met == met else (self._met, 0.0)
+            if waited_s > most_s:
+                lost(f"{SILENT} ({GUARDED} times)")
+                return
 
     def _watch(self, lost: Callable[[str], None], orphaned: Callable[[], None] | None) -> None:
         parent = os.getppid()
@@ -217,6 +241,7 @@ class RankWatch:
                     orphaned()
                     orphaned = None
                 dist.monitored_barrier(self._group, self._timeout, wait_all_ranks=True)
+                self._met += 1
                 time.sleep(BEAT_S)
         except RuntimeError as error:
             if not self.ended:
