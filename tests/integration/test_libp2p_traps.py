@@ -16,6 +16,7 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.io.exceptions import IOException
 from libp2p.network.config import ConnectionConfig
 from libp2p.network.connection.exceptions import RawConnError
+from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, GossipSub
 from libp2p.pubsub.pb import rpc_pb2
@@ -250,6 +251,28 @@ async def test_trap_23_a_connection_whose_close_is_cut_short_is_forgotten_and_it
         await until(lambda: not one.transport.peers and not other.transport.peers)
         await one.transport.dial(other.address)
         await until(lambda: other.transport.peers)
+
+
+async def test_trap_23_a_connection_that_ends_as_it_is_added_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = Swarm.add_conn
+
+    async def ended(swarm: Any, muxed: Any, direction: str = "unknown") -> Any:
+        connection = await stock(swarm, muxed, direction)
+        await muxed.close()
+        await connection.event_closed.wait()
+        swarm.connections[muxed.peer_id] = [connection]  # as where it ends between two steps of stock code
+        return connection
+
+    one, other = Node(), Node()
+    async with running(one, other):
+        monkeypatch.setattr(Swarm, "add_conn", ended)
+        await one.transport.dial(other.address)
+        assert not one.transport.peers
+        monkeypatch.setattr(Swarm, "add_conn", stock)
+        await until(lambda: not other.transport.peers)
+        await one.transport.dial(other.address)
+        await until(lambda: one.transport.peers and other.transport.peers)
+        assert not sum(other.transport.drops.values())
 
 
 def inbound(node: Node) -> int:

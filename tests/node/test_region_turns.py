@@ -99,6 +99,27 @@ async def test_who_had_no_model_at_the_turn_moves_as_late_as_models_may_come_and
     assert [event.moved for event in it.told if isinstance(event, RegionsAveraged)] == [True] * (moves > 0)
 
 
+async def test_who_has_moved_moves_no_more_by_what_comes_after_the_turn() -> None:
+    it = Around()
+    it.say("east", 5, 1.0)
+    it.say("west", 5, 2.0)
+    assert await it.close(7) == pytest.approx(0.5)
+    it.say("west", 6, 3.0)
+    assert [await it.close(round_) for round_ in (8, 9)] == [0.0, 0.0]
+
+
+async def test_a_region_that_was_lost_is_met_once_though_it_is_looked_for_thrice() -> None:
+    it = Around(SyncConfig(**{**SETTINGS, "region_rejoin": "medoid"}))
+    for turn in range(SILENT_MOVES):
+        it.say("east", 8 * turn + 5, 1.0)
+        await it.close(8 * turn + 7)
+    at = 8 * SILENT_MOVES
+    it.say("west", at + 5, 2.0)
+    assert [await it.close(at + 7), await it.close(at + 8)] == [0.0, 0.0], "our own model is not here"
+    it.say("east", at + 5, 1.0)
+    assert await it.close(at + 9) in (0.0, pytest.approx(1.0)), "one of the two models, and not between them"
+
+
 async def test_who_lacked_its_own_regions_model_moves_when_that_comes() -> None:
     it = Around()
     it.say("west", 5, 2.0)
@@ -128,6 +149,7 @@ async def test_by_an_earlier_model_of_its_own_it_does_not_move_again() -> None:
         it.say("west", round_ - 2, 2.0)
         moved = await it.close(round_)
         assert moved == (pytest.approx(0.5) if round_ == 7 else 0.0)
+        assert [await it.close(round_ + late) for late in (1, 2)] == [0.0, 0.0]
     assert [event.moved for event in it.told if isinstance(event, RegionsAveraged)] == [True, False, False]
 
 

@@ -162,7 +162,6 @@ class SteadyYamux(Yamux):  # type: ignore[misc]
                 with trio.move_on_after(1, shield=True):
                     await self._cleanup_on_error()
             self.over = True
-            self.event_closed.set()  # who waits for it does so for ever where the cleaning up was cut short
             self.at_end()
 
     async def _measure_rtt_loop(self) -> None:
