@@ -32,6 +32,7 @@ from sim_swarm import Member, key_of, swarm  # noqa: E402
 
 from node.training.executors import InlineExecutor  # noqa: E402
 from node.visits.difference_head import LeftDifference  # noqa: E402
+from p2ptrain import aggregate  # noqa: E402
 from p2ptrain.tasks.digits import Digits  # noqa: E402
 
 LIE = -10
@@ -118,7 +119,7 @@ def main() -> None:
     words.add_argument(
         "--shards", type=int, default=5, help="parts that the digits are cut into, of which each has one"
     )
-    words.add_argument("--aggregator", default="trimmed_mean")
+    words.add_argument("--aggregator", choices=aggregate.names(), default="trimmed_mean")
     words.add_argument("--f", type=int, default=1)
     words.add_argument("--part", type=float, default=1.0, help="the part of the coordinates that has the other sign")
     words.add_argument(

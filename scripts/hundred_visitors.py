@@ -390,8 +390,11 @@ def main() -> None:
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--tabs", type=int, default=4, help="tabs open at a time")
     words.add_argument("--programs", type=int, default=3, help="programs that run at a time")
+    given = words.parse_args()
+    if given.visitors < 0 or not 0 <= given.liars <= 1 or min(given.hosts, given.tabs, given.programs) < 1:
+        words.error("--visitors is 0 or more, --liars from 0 to 1, --hosts, --tabs and --programs are 1 or more")
     with TemporaryDirectory() as folder:
-        print(json.dumps(play(Settings(**vars(words.parse_args())), Path(folder))), flush=True)
+        print(json.dumps(play(Settings(**vars(given)), Path(folder))), flush=True)
 
 
 if __name__ == "__main__":

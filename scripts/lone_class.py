@@ -127,7 +127,8 @@ def main() -> None:
     """Print a line for each row and liar."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="*", choices=[*ROWS], default=[*ROWS])
-    parser.add_argument("--liars", nargs="*", default=["none"])
+    liars = ["none", *PRETENDERS, *OWN_LIARS, *attacks.names(VectorAttack)]
+    parser.add_argument("--liars", nargs="*", choices=liars, default=["none"])
     parser.add_argument("--eight", action="store_true")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])

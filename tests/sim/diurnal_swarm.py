@@ -410,6 +410,8 @@ if __name__ == "__main__":
     parser.add_argument("--silent", type=float, default=0.0, help="share of the volunteers")
     parser.add_argument("--killed", type=float, default=0.0, help="share of the volunteers")
     told = parser.parse_args()
+    if told.nodes < 2 or told.hours <= 0 or not (0 <= told.silent <= 1 and 0 <= told.killed <= 1):
+        parser.error("--nodes is 2 or more, --hours above 0, --silent and --killed from 0 to 1")
     began = perf_counter()
     print(day_of(told.nodes, hours=told.hours, silent=told.silent, killed=told.killed, tell=True))
     print(f"{perf_counter() - began:.0f} s")
