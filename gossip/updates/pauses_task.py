@@ -17,9 +17,12 @@ from gossip.updates.neighbour import Neighbour
 REPEAT_S: Final = WORD_S / 3
 """Seconds after which a neighbour is told again at the latest: one that was not reached once does not wait for us."""
 
-LOOK_S: Final = 5.0
-"""Seconds between two looks for neighbours that do not know; before the end of a word when it is said again; that it
-counts at least; and until one that was not reached is tried again, doubling up to REPEAT_S. Chosen."""
+MARGIN_S: Final = 5.0
+"""Seconds before the end of a word at which it is said again, and that it counts at least. Chosen."""
+
+RETRY_S: Final = 0.5
+"""Seconds until a neighbour that was not reached, or does not have us as its neighbour yet, is told again; doubling up
+to REPEAT_S. Chosen."""
 
 
 async def say_paused(context: ServiceContext, seconds: Callable[[], float | None]) -> None:
@@ -38,11 +41,11 @@ class _PauseTeller:
         self._failures: dict[Neighbour, int] = {}
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Tell until cancelled; a new neighbour at once, since its round may wait for us already."""
         while True:
             self._tell_all()
-            next_at = min(self._due_at.values(), default=float("inf"))
-            await trio.sleep_until(min(trio.current_time() + LOOK_S, next_at))
+            with trio.move_on_at(min(self._due_at.values(), default=float("inf"))):
+                await self._context.changed.wait()
 
     def _tell_all(self) -> None:
         """Tell those that do not know, and those whose word ends or was said long ago."""
@@ -54,11 +57,8 @@ class _PauseTeller:
         if not due:
             return
         left = self._seconds()
-        word = self._context.engine.pause_after(None if left is None else max(left, LOOK_S))
-        for it in due:
-            if word is None:
-                self._due_at[it] = now + LOOK_S
-                continue
+        word = self._context.engine.pause_after(None if left is None else max(left, MARGIN_S))
+        for it in due if word is not None else ():
             self._due_at[it] = float("inf")  # until it is known whether it has heard
             self._nursery.start_soon(self._tell, it, word)
 
@@ -70,10 +70,12 @@ class _PauseTeller:
             return
         if told:
             self._failures.pop(it, None)
-            self._due_at[it] = said_at + min(REPEAT_S, max(LOOK_S, word.seconds - LOOK_S) if word.seconds else REPEAT_S)
+            lasts_s = max(MARGIN_S, word.seconds - MARGIN_S) if word.seconds else REPEAT_S
+            self._due_at[it] = said_at + min(REPEAT_S, lasts_s)
         else:
             failures = self._failures[it] = self._failures.get(it, 0) + 1
-            self._due_at[it] = trio.current_time() + min(REPEAT_S, LOOK_S * 2.0 ** (failures - 1))
+            self._due_at[it] = trio.current_time() + min(REPEAT_S, RETRY_S * 2.0 ** (failures - 1))
+        self._context.changed.beat()  # for the loop, which knows of no time for this neighbour
 
     async def _told(self, peer: PeerId, word: PauseRequest) -> bool:
         """Tell one neighbour; return whether it has heard. A release that does not know of pauses refuses the stream,

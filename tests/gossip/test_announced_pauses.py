@@ -21,7 +21,7 @@ from gossip.session import ask_once
 from gossip.transport.base import TransportError
 from gossip.updates import pauses_task
 from gossip.updates.announced_pauses import MAX_SAID_S, WORD_S, pause_request
-from gossip.updates.pauses_task import LOOK_S, REPEAT_S
+from gossip.updates.pauses_task import REPEAT_S, RETRY_S
 from gossip.updates.rounds import standing
 from p2ptrain.sync.fault_tolerance import FaultTolerance
 
@@ -165,7 +165,7 @@ async def test_a_new_neighbour_is_told_as_well(autojump_clock):
             late = await it.start(9, peers=tuple(node.address for node in nodes), **ALL)
             await late.begin()
             await until(lambda: len(late.service.neighbours()) == 2)
-            await until(lambda: late.service._engine.paused(1, trio.current_time()) == {nodes[1].peer}, timeout_s=30.0)
+            await until(lambda: late.service._engine.paused(1, trio.current_time()) == {nodes[1].peer}, timeout_s=1.0)
             nursery.cancel_scope.cancel()
 
 
@@ -200,7 +200,7 @@ async def test_a_telling_that_fails_is_tried_again_soon_and_then_less_often(auto
                 nursery.start_soon(other.service.say_paused, lambda: None)
                 await trio.sleep(1800.0)
                 waits = [after - before for before, after in pairwise(tried)]
-                assert waits[:6] == pytest.approx([LOOK_S * 2**count for count in range(6)])
+                assert waits[:6] == pytest.approx([RETRY_S * 2**count for count in range(6)])
                 assert max(waits) == pytest.approx(REPEAT_S)
             await until(lambda: bool(one.service._engine.paused(1, trio.current_time())), timeout_s=REPEAT_S + 1.0)
             nursery.cancel_scope.cancel()
@@ -224,7 +224,7 @@ async def test_who_was_lost_and_is_back_is_told_anew_and_believed_no_old_word(au
             nursery.start_soon(other.service.say_paused, lambda: None)
             await until(lambda: bool(one.service._engine.paused(1, trio.current_time())), timeout_s=1.0)
             await part_and_meet()
-            await until(lambda: bool(one.service._engine.paused(1, trio.current_time())), timeout_s=2 * LOOK_S)
+            await until(lambda: bool(one.service._engine.paused(1, trio.current_time())), timeout_s=10.0)
             nursery.cancel_scope.cancel()
 
 
