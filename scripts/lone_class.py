@@ -10,7 +10,6 @@ One JSON line a row: recall of the nines and of all others, means over honest me
 
 import argparse
 import json
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,11 +17,10 @@ import torch
 from torch.nn.utils import vector_to_parameters
 
 from node.bench.swarm.heterogeneous import Indices, LoneDigit
+from node.bench.swarm.lockstep import LockstepMember, member_of, play_rounds
 from p2ptrain import attacks
 from p2ptrain.attacks import VectorAttack
-from p2ptrain.compress import PayloadError
-from p2ptrain.sync import SyncConfig, SyncStrategy, build, liar_of
-from p2ptrain.sync.model_averaging import ModelAveraging
+from p2ptrain.sync import SyncConfig
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.digits import Pool
 from p2ptrain.training import TrainConfig, Trainer
@@ -103,26 +101,6 @@ class Pretended(LoneDigit):
         return self.indices
 
 
-@dataclass
-class Member:
-    """A member: its trainer, what it holds itself and what it sends by, which differ where it lies."""
-
-    name: str
-    steps: int
-    factor: float
-    trainer: Trainer
-    own: ModelAveraging
-    sync: SyncStrategy
-
-    def train(self, round: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The lengthened model of a round, and by how much it is."""
-        anchor_d = self.own.anchor_d.clone()
-        for step in range(self.steps):
-            self.trainer.step(round * SCHEDULED + step * SCHEDULED // self.steps)
-        shift_d = (self.trainer.vector() - anchor_d) * (self.factor - 1)
-        return self.trainer.vector() + shift_d, shift_d
-
-
 def main() -> None:
     """Print a line for each row and liar."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -146,25 +124,7 @@ def play(sync: dict[str, Any], liar: str, steps: tuple[int, ...], rounds: int, s
     members = [member(index, count, sync, steps, rounds, seed) for index, count in enumerate(steps)]
     if liar != "none":
         members.append(lying(liar, sync, steps, rounds, seed))
-    for each in members:
-        for other in members:
-            if other is not each:
-                each.sync.track(other.name, None)
-    for number in range(rounds):
-        trained = [each.train(number) for each in members]
-        messages = [
-            each.sync.encode(theta_d, round=number) for each, (theta_d, _) in zip(members, trained, strict=True)
-        ]
-        for each, (theta_d, shift_d) in zip(members, trained, strict=True):
-            heard = {}
-            for other, message in zip(members, messages, strict=True):
-                if other is not each:
-                    try:
-                        each.sync.apply(other.name, message.codec, message.payload)
-                        heard[other.name] = 0
-                    except PayloadError:
-                        each.sync.forget(other.name)
-            each.trainer.correct(each.sync.aggregate(theta_d, heard, round=number).correction_d + shift_d)
+    play_rounds(members, rounds)
     found = [measured(each) for each in members[: len(steps)]]
     return {name: round(sum(each[name] for each in found) / len(found), 3) for name in found[0]}
 
@@ -177,29 +137,32 @@ def member(
     rounds: int,
     seed: int,
     task: LoneDigit | None = None,
-) -> Member:
+) -> LockstepMember:
     """An honest member with a shard of its own."""
     config = TrainConfig(
-        rounds=rounds, inner_steps=SCHEDULED, batch_size=16, threads=1, warmup_steps=5, learning_rate=3e-3, seed=seed
+        rounds=rounds,
+        inner_steps=SCHEDULED,
+        batch_size=16,
+        threads=1,
+        warmup_steps=5,
+        learning_rate=3e-3,
+        seed=seed,
+        step_normalization="fednova",
     )
     trainer = Trainer(task or LoneDigit(), config, Shard(index=index % len(steps), count=len(steps)))
-    own = build(SyncConfig(**sync), trainer.vector(), f"n{index}", rounds=rounds)
-    assert isinstance(own, ModelAveraging)
-    factor = TrainConfig(step_normalization="fednova").normalization().factor(count, SCHEDULED)
-    return Member(f"n{index}", count, factor, trainer, own, own)
+    return member_of(trainer, SyncConfig(**sync), index=index, steps=count)
 
 
-def lying(liar: str, sync: dict[str, Any], steps: tuple[int, ...], rounds: int, seed: int) -> Member:
+def lying(liar: str, sync: dict[str, Any], steps: tuple[int, ...], rounds: int, seed: int) -> LockstepMember:
     """One more member, which lies."""
     task = Pretended(*PRETENDERS[liar]) if liar in PRETENDERS else None
     found = member(len(steps), SCHEDULED, sync, steps, rounds, seed, task)
     if task is None:
-        attack: VectorAttack = OWN_LIARS[liar]() if liar in OWN_LIARS else attacks.get(liar)
-        found.sync = liar_of(found.own, attack, generator=torch.Generator().manual_seed(seed))
+        found.lie(OWN_LIARS[liar]() if liar in OWN_LIARS else attacks.get(liar), seed)
     return found
 
 
-def measured(each: Member) -> dict[str, float]:
+def measured(each: LockstepMember) -> dict[str, float]:
     """Recall of the nines and of all other digits, and the held-out loss, of a member's anchor."""
     task, model = LoneDigit(), each.trainer.model
     loss = each.trainer.evaluate(each.own.anchor_d)

@@ -58,7 +58,9 @@ class _PauseTeller:
             return
         left = self._seconds()
         word = self._context.engine.pause_after(None if left is None else max(left, MARGIN_S))
-        for it in due if word is not None else ():
+        if word is None:
+            return
+        for it in due:
             self._due_at[it] = float("inf")  # until it is known whether it has heard
             self._nursery.start_soon(self._tell, it, word)
 
