@@ -139,7 +139,7 @@ class Engine:
         self.peerstore = PeerStore(self._takes_record) if layout.own else PeerStore()
         self._labels = RegionLabels(self.peerstore.region_of, bound if layout.own else bound_to_none, self.peer_scores)
         self.publisher = Publisher(identity, self.scope, config.history, config.max_payload_bytes)
-        self.bridges = Bridges(self.me, self.scope, layout, self._labels.region_of)
+        self.bridges = Bridges(self.me, self.scope, layout, self._labels.region_of, self._is_met)
         at_home = {peer_in(config.via)} if config.via and config.via_region == layout.own else set()
         self.residency = Residency(layout, self._labels.region_of, at_home)
         self.regional_models = RegionalModels(self.me, self.scope, self.bridges, liars, self._standing_of)
@@ -365,7 +365,7 @@ class Engine:
         if not self.bridges.own or self.peerstore.region_of(peer) is None:
             if neighbour is None:
                 return self.peerstore.sample(self._rng, without=peer, rings=rings)
-            records = self.peerstore.sample(self._rng, without=peer, rings=rings, told=neighbour.told)
+            records = self.peerstore.sample(self._rng, without=peer, rings=rings, told=neighbour.told.names())
             neighbour.told.add(records)
             return records
         told = self._told.of(peer)
@@ -373,7 +373,7 @@ class Engine:
             self._rng,
             without=peer,
             rings=rings,
-            told=told,
+            told=told.names(),
             regions=self.bridges.needed_by(peer),
             first=partial(self.bridges.next_to, peer),
             most_others=OF_OTHERS,
@@ -388,9 +388,9 @@ class Engine:
             return self.mesh.dialable(peer, now) and self._roles.trains(peer) and self.bridges.takes(peer)
         return self.mesh.has_room_for(peer, now)
 
-    def _admit(self, peer: PeerId, hello: Hello, now: float) -> None:
+    def _admit(self, peer: PeerId, hello: Hello, now: float, *, answers: bool) -> None:
         """Admit a trainer: of our region as a neighbour, of another as a bridge to it. Its record has been read by now:
-        who has not said of which region it is gets no place in one with a policy."""
+        who has not said of which region it is gets no place in one with a policy. `answers`: its hello answers ours."""
         if self._is_nowhere(peer):
             self.mesh.lose(peer, "it does not say of which region it is")
         elif self.bridges.is_ours(peer):
@@ -398,7 +398,9 @@ class Engine:
             self.mesh.admit(peer, hello.neighbours, now)
         elif self._takes(peer, now):
             self.mesh.lose(peer, "it is of another region")
-            self.bridges.admit(peer, now)
+            displaced = self.bridges.admit(peer, now, answers=answers)
+            if displaced is not None:
+                self.let_go(displaced)
 
     def on_hello(self, peer: PeerId, raw: bytes, now: float) -> bytes:
         """Handle a peer's hello; return ours as the answer. Raises RemoteError."""
@@ -414,7 +416,7 @@ class Engine:
         if hello.admitted and self._roles.listens(peer) and self._takes(peer, now):
             self._roles.listeners[peer] = now
         elif hello.admitted:
-            self._admit(peer, hello, now)
+            self._admit(peer, hello, now, answers=False)
         self._learn_link(peer, hello, now)
         return self.hello_for(peer, now, answers=True)
 
@@ -427,7 +429,7 @@ class Engine:
         try:
             self._learn_records(peer, hello, now)
             if hello.admitted:
-                self._admit(peer, hello, now)
+                self._admit(peer, hello, now, answers=True)
         finally:
             if peer not in self.partners:
                 self._actions.add(Disconnect(peer=peer, hurried=False))
@@ -499,6 +501,11 @@ class Engine:
         self.bridges.lose(peer)
         self._actions.add(Disconnect(peer=peer))
 
+    def let_go(self, peer: PeerId) -> None:
+        """End the connection to a bridge that neither side needs."""
+        self.bridges.lose(peer)
+        self._actions.add(Disconnect(peer=peer, hurried=False))
+
     def look_round(self, now: float) -> None:
         """Draw the rings anew from all peers whose record has an address: those that we have verified and, to know whom
         to dial, those that others named. Call it as time passes."""
@@ -517,6 +524,9 @@ class Engine:
         if standing is RecordTrust.VERIFIED and self.peerstore.relayed(peer):
             return RecordTrust.FIRST_HAND
         return standing
+
+    def _is_met(self, peer: PeerId) -> bool:
+        return self._standing_of(peer) >= RecordTrust.FIRST_HAND
 
     def _network_of(self, peer: PeerId) -> str | None:
         """Return the network of a peer as far as it is known; "" for a connected peer of which nothing is known."""

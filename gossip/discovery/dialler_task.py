@@ -203,10 +203,11 @@ class Dialler:
     def _would_take(self, peer: PeerId, now: float) -> bool:
         """Return whether an answer of this peer would be of use. The operator's peers of another region may be all that
         is left of it after an outage."""
-        return self._mesh.would_take(peer, now) or (peer in self._mesh.anchors and self._bridges.takes(peer))
+        return self._mesh.would_take(peer, now) or (peer in self._mesh.anchors and self._bridges.seeks(peer))
 
     def _has_room_for(self, peer: PeerId, now: float) -> bool:
-        return self._mesh.dialable(peer, now) and (self._mesh.has_room_for(peer, now) or self._bridges.takes(peer))
+        """Return whether we greet a connected peer. Who is connected only for a question is of no use as a bridge."""
+        return self._mesh.dialable(peer, now) and (self._mesh.has_room_for(peer, now) or self._bridges.seeks(peer))
 
     def _dial_some(self, nursery: trio.Nursery) -> None:
         now = trio.current_time()
@@ -222,7 +223,8 @@ class Dialler:
     def _ask_some(self, nursery: trio.Nursery) -> None:
         """Ask a neighbour, or a bridge, for more addresses before its next heartbeat, when we have places left and
         nobody to dial. The first members of a region have met nobody else than members of others."""
-        now, met = trio.current_time(), (*self._mesh.table, *self._bridges.table)
+        now, kept = trio.current_time(), filter(self._bridges.keeps, self._bridges.table)
+        met = (*self._mesh.table, *kept)
         due = [peer for peer in met if self._asks.due(peer, now) and peer not in self._greeting]
         if due and self._mesh.has_places and not self._dialling:
             peer = self._rng.choice(due)

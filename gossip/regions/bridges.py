@@ -3,6 +3,10 @@
 Each member belongs beside the one member of every adjacent region that comes next on a ring of all members. So a region
 of n members has about n connections to each region beside it, more than liars can cut, and all members of it hear of
 the others' models even where only one of them is connected.
+
+At the start a member knows few others, and connects to one after the other as it gets to know those that are nearer.
+Connections of which neither side has a use end again, so that each has some eight however large the swarm is. Else
+they would fill all places, and those that belong beside a member would find none.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,9 +28,15 @@ class Bridges:
     """The members of adjacent regions that are connected, and when each was last heard (seconds, monotonic)."""
 
     def __init__(
-        self, me: PeerId, scope: Scope, layout: RegionLayout, region_of: Callable[[PeerId], str | None]
+        self,
+        me: PeerId,
+        scope: Scope,
+        layout: RegionLayout,
+        region_of: Callable[[PeerId], str | None],
+        is_met: Callable[[PeerId], bool],
     ) -> None:
-        """`region_of`: the label that another member's record has, None where none is known."""
+        """`region_of`: the label that another member's record has, None where none is known. `is_met`: whether a member
+        has given its record itself."""
         self.own = layout.own
         self.adjacent = adjacent(layout.own, layout.regions, scope)
         """The regions beside ours."""
@@ -40,11 +50,14 @@ class Bridges:
         """After which round each of them says that its newest update is."""
         self.greeted: dict[PeerId, float] = {}
         """When each of them and we last exchanged hellos, no matter which side began (seconds, monotonic)."""
+        self.greeters: set[PeerId] = set()
+        """Those of them that have said hello to us, and not only answered ours: they may need us."""
         self.wanted: frozenset[PeerId] = frozenset()
         """Members of adjacent regions that we belong beside."""
         self._me = me
         self._scope = scope
         self._region_of = region_of
+        self._is_met = is_met
         self._needed_by = {
             region: adjacent(region, layout.regions, scope) | {region} for region in layout.regions if layout.own
         }
@@ -114,15 +127,50 @@ class Bridges:
         return not self.is_ours(signer) or (self._region_of(signer) is None and not self.is_ours(forwarder))
 
     def takes(self, peer: PeerId) -> bool:
-        """Return whether a member of another region is connected here, or may be."""
+        """Return whether a member of another region is connected here, or may be: where all places are taken, in the
+        place of one that neither side needs."""
         if self.is_ours(peer) or self._region_of(peer) not in self.adjacent:
             return False
-        return peer in self.table or peer in self.wanted or len(self.table) < MAX_BRIDGES
+        if peer in self.table or peer in self.wanted or len(self.table) < MAX_BRIDGES:
+            return True
+        return self._belongs(peer) and self._least_needed() is not None
 
-    def admit(self, peer: PeerId, now: float) -> None:
-        """Note a hello of a member of another region, if there is room for it."""
-        if self.takes(peer):
-            self.table[peer] = self.greeted[peer] = now
+    def keeps(self, peer: PeerId) -> bool:
+        """Return whether we keep up a connection to a member of another region, or seek it: we belong beside it, or
+        nobody of its region is connected beside whom we belong, and of those that are it is the next one."""
+        region = self._region_of(peer)
+        there = [each for each in self.table if self._region_of(each) == region]
+        if peer in self.wanted or not there:
+            return True
+        return self.wanted.isdisjoint(there) and peer == nearest_after(self._me, there, self._scope)
+
+    def seeks(self, peer: PeerId) -> bool:
+        """Return whether a member of another region would be of use as a bridge."""
+        return self.takes(peer) and self.keeps(peer)
+
+    def admit(self, peer: PeerId, now: float, *, answers: bool = False) -> PeerId | None:
+        """Note a hello of a member of another region, if there is room for it. Return whose place it takes, if it takes
+        anybody's. `answers`: its hello answers ours."""
+        if not self.takes(peer):
+            return None
+        full = len(self.table) >= MAX_BRIDGES and peer not in self.table and peer not in self.wanted
+        displaced = self._least_needed() if full else None
+        self.table[peer] = self.greeted[peer] = now
+        if not answers:
+            self.greeters.add(peer)
+        return displaced
+
+    def _belongs(self, peer: PeerId) -> bool:
+        """Return whether a member of another region belongs beside us, as far as we know the members of ours that have
+        given their records themselves: others may be made up."""
+        ours = [it for it in self.members_of(self.own) if it == self._me or self._is_met(it)]
+        return nearest_after(peer, ours, self._scope) == self._me
+
+    def _least_needed(self) -> PeerId | None:
+        """Return the bridge that neither side needs with which we exchanged hellos longest ago; None where there is
+        none."""
+        unneeded = [peer for peer in self.table if not self.keeps(peer) and not self._belongs(peer)]
+        return min(unneeded, key=self.greeted.__getitem__, default=None)
 
     def heard(self, peer: PeerId, now: float) -> None:
         """Note a sign of life."""
@@ -147,3 +195,4 @@ class Bridges:
         self.table.pop(peer, None)
         self.rounds.pop(peer, None)
         self.greeted.pop(peer, None)
+        self.greeters.discard(peer)

@@ -43,6 +43,10 @@ twenty connected members says what the others do."""
 MOST_PATIENCES: Final = 8
 """Times as long as a source has before another is asked that a fetch from it may take at all: at 0.5 Mbit/s."""
 
+UNNEEDED_HEARTBEATS: Final = 1.5
+"""Heartbeats without a hello after which a member of another region that does not belong beside us is let go: one that
+we belong beside says hello after 1.25 at most. Where that hello is lost, it dials us again."""
+
 LOOK_S: Final = 1.0
 """Seconds between two looks at what there is to fetch or to say again, at most."""
 
@@ -54,8 +58,6 @@ class _Saying:
     at: float
     said: int = 0
     last: float = float("-inf")
-    to: frozenset[PeerId] = frozenset()
-    """Members of other regions that have come since, and may not have heard it."""
 
 
 @dataclass(eq=False)
@@ -342,7 +344,7 @@ class RegionalExchange:
             if saying.said < REPEATS and now >= saying.at:
                 saying.said += 1
                 saying.at = now + self._context.config.reannounce_s * 2.0**saying.said
-                if self._is_missed(held[digest], saying.to):
+                if self._is_missed(held[digest]):
                     saying.last = now
                     await self._context.transport.publish(held[digest].raw)
 
@@ -354,13 +356,13 @@ class RegionalExchange:
         for digest, saying in self._saying.items() if come else ():
             if held[digest].region == self._bridges.own:
                 saying.at = saying.last + self._context.config.reannounce_s
-                saying.said, saying.to = 0, (saying.to & there) | come
+                saying.said = 0
 
-    def _is_missed(self, model: RegionalModel, newcomers: frozenset[PeerId]) -> bool:
+    def _is_missed(self, model: RegionalModel) -> bool:
         """Return whether half of our neighbours, or more, have not said a statement themselves; of our own region's
-        also whether half of the bridges to another region have not, or of those that came last."""
+        also whether half of the bridges to another region have not. What a region has heard its newcomers hear there."""
         sources = self._models.sources_of(model.digest)
-        groups: list[Collection[PeerId]] = [frozenset(self._context.engine.neighbours), newcomers]
+        groups: list[Collection[PeerId]] = [frozenset(self._context.engine.neighbours)]
         if model.region == self._bridges.own:
             groups += self._bridges.by_region().values()
         return any(2 * len(sources & set(group)) <= len(group) for group in groups if group)
@@ -369,7 +371,7 @@ class RegionalExchange:
 
     def _greet(self, nursery: trio.Nursery, now: float) -> None:
         """Say hello a heartbeat after the last exchange of hellos, no matter which side began it. An answer says what a
-        hello does."""
+        hello does. Who does not belong beside us is not greeted, and let go where it does not greet us either."""
         config, engine = self._context.config, self._context.engine
         self._hello_at = {peer: at for peer, at in self._hello_at.items() if peer in self._bridges.table}
         for peer, heard_at in list(self._bridges.table.items()):
@@ -379,6 +381,16 @@ class RegionalExchange:
             if now > heard_at + config.silence_s:
                 engine.fell_silent(peer, now)
                 self._context.perform()
+            elif not self._bridges.keeps(peer):
+                self._let_go(peer, now)
             elif now >= self._hello_at[peer][1]:
                 self._hello_at[peer] = greeted, now + config.heartbeat_s * engine.jitter()
                 nursery.start_soon(say_hello, self._context, peer)
+
+    def _let_go(self, peer: PeerId, now: float) -> None:
+        """End a connection that neither side needs: who needs it would have said hello by now, or has never done so."""
+        due = self._bridges.greeted[peer] + UNNEEDED_HEARTBEATS * self._context.config.heartbeat_s
+        over = peer not in self._bridges.greeters or now > due
+        if over and not any(source == peer for _, source in self._fetches):
+            self._context.engine.let_go(peer)
+            self._context.perform()

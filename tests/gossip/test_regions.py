@@ -226,13 +226,26 @@ async def test_of_two_members_of_unlike_regions_one_says_hello_and_the_other_ans
 
     async with swarm() as it:
         regions = await two_regions(it, 3, degree=2)  # all places are taken: nobody asks for addresses in between
+        await trio.sleep(40.0)  # by then those that neither side needs are let go
         pairs = {frozenset((node.peer, peer)) for node in regions[0] for peer in node.service.bridge_ids}
-        await trio.sleep(20.0)
+        assert pairs
         monkeypatch.setattr(Engine, "on_hello", counted)
         await trio.sleep(100.0)
         heartbeats = 100.0 / GossipConfig().heartbeat_s
         for pair in pairs:
             assert heartbeats / JITTER_MOST - 1 <= hellos[pair] <= heartbeats / JITTER_LEAST + 1
+
+
+async def test_only_members_that_belong_beside_each_other_stay_connected_across_regions(autojump_clock):
+    labels = tuple(f"r{number}" for number in range(4))
+    async with swarm() as it:
+        regions = await two_regions(it, 4, labels)
+        await trio.sleep(60.0)
+        tables = {node.peer: node.service._context.engine.bridges for nodes in regions for node in nodes}
+        for peer, bridges in tables.items():
+            assert len(bridges.wanted) == len(labels) - 1
+            beside_us = {other for other, its in tables.items() if peer in its.wanted}
+            assert bridges.table.keys() == bridges.wanted | beside_us
 
 
 class CrossingBytes(TrafficTap):
