@@ -19,7 +19,7 @@ MAX_TOLD: Final = 512
 MAX_TOLD_PEERS: Final = 64
 """Connected peers of which that is remembered: twice the neighbours and bridges of a usual node."""
 
-NAME_BYTES: Final = 8
+_NAME_BYTES: Final = 8
 
 
 class RecordNames:
@@ -77,4 +77,4 @@ class ToldPeers:
 
 
 def _name_of(digest: Digest) -> int:
-    return int.from_bytes(digest[:NAME_BYTES], "big")
+    return int.from_bytes(digest[:_NAME_BYTES], "big")

@@ -360,7 +360,7 @@ class RegionalExchange:
 
     def _is_missed(self, model: RegionalModel) -> bool:
         """Return whether half of our neighbours, or more, have not said a statement themselves; of our own region's
-        also whether half of the bridges to another region have not. What a region has heard its newcomers hear there."""
+        also whether half of the bridges to another region have not: newcomers hear there what their region has."""
         sources = self._models.sources_of(model.digest)
         groups: list[Collection[PeerId]] = [frozenset(self._context.engine.neighbours)]
         if model.region == self._bridges.own:

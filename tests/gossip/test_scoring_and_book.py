@@ -1,4 +1,6 @@
+import gc
 import random
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -211,6 +213,20 @@ def test_what_peers_have_is_remembered_of_few_and_not_beyond_a_connection():
     for n in range(2 * MAX_TOLD_PEERS):
         it.of(PeerId(str(n)))
     assert len(it) == MAX_TOLD_PEERS
+
+
+def test_what_all_peers_have_takes_little_memory():
+    it, records = ToldPeers(), [n.to_bytes(64, "big") for n in range(MAX_TOLD)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for n in range(MAX_TOLD_PEERS):
+            it.of(PeerId(str(n))).add(records)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert all(len(it.of(PeerId(str(n)))) == MAX_TOLD for n in range(MAX_TOLD_PEERS))
+    assert taken < 12 * MAX_TOLD * MAX_TOLD_PEERS, "eight bytes each; a set of digests takes 150"
 
 
 def test_hearsay_is_not_handed_on_and_pushes_nobody_out():
