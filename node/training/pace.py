@@ -39,6 +39,10 @@ measured. Where phases vary by a fifth, five nodes' plans changed up to 128 time
 and 185 under `auto`, and 9 times with it; a machine that becomes half as fast is followed after ten rounds
 (docs/decisions/0107)."""
 
+BEGINNING: Final = WINDOW - 1
+"""First measurements that `dylu` follows as they come, where they ask for a tenth more or less: each is the median of
+one round more, until it is of as many as a Pulse spans. The first alone would be held until others outvote it."""
+
 SLACK: Final = 1.05
 """Measured speeds vary: a share of 1.97 steps counts as 2, not 1."""
 
@@ -136,7 +140,9 @@ class Pace:
     def _agreed(self, share: float) -> int:
         """Note what this round's measurements ask for. The steps that all of the last rounds' do."""
         self._shares.append(share)
-        return agreed(self.steps, [self._steps_of(each) for each in self._shares])
+        wanted = [self._steps_of(each) for each in self._shares]
+        begins = self._mode == "dylu" and len(wanted) <= BEGINNING
+        return agreed(self.steps, wanted[-1:] if begins else wanted)
 
     def _steps_of(self, share: float) -> int:
         if self._mode == "dylu":
