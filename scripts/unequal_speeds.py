@@ -2,18 +2,25 @@
 
     python scripts/unequal_speeds.py --what class --out DIR     # the slowest alone has the nines: their recall
     python scripts/unequal_speeds.py --what time --out DIR      # virtual seconds to a loss, and the last loss
+    python scripts/unequal_speeds.py --what loss --out DIR      # the last loss over that of equal speeds, by settings
     python scripts/unequal_speeds.py --what direction --out DIR # the same of outer momentum, corrected or not
+    python scripts/unequal_speeds.py --what real --rounds 40 --out DIR  # seconds of five processes over libp2p
 
 One JSON line a row, means over seeds. Rows that --out has are not played again.
 """
 
 import argparse
 import json
+import multiprocessing
+import time
 from collections.abc import Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
+
+import slowed_loop
 
 from node.simulation.scenario_file import load_scenario
 from node.simulation.twin import play
@@ -36,23 +43,33 @@ RULES: Final = {
         "tau_times": 1.5,
     },
 }
+FEDNOVA: Final = {"step_normalization": "fednova"}
+WORK: Final = 0.57
+"""About the share of all steps that nodes of these speeds take under `dylu`."""
+MEAN: Final = {"sync.aggregator": "mean", "sync.f": 0}
 Settings = Mapping[str, Mapping[str, object]]
 
 
 def main() -> None:
     """Play what is missing, and print a line a row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--what", choices=["class", "time", "direction"], required=True)
+    parser.add_argument("--what", choices=[*WHAT], required=True)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1])
     parser.add_argument("--rules", nargs="*", choices=[*RULES], default=[*RULES], help="of --what class")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate")
     parser.add_argument("--task", default="", help='of --what time: "digits" (the default), or "byte-lm"')
     parser.add_argument("--marks", type=float, nargs="*", default=[0.5, 0.25, 0.15], help="losses")
+    parser.add_argument("--ways", nargs="*", default=[], help="of all but --what class: these rows alone")
+    parser.add_argument(
+        "--data", choices=["dirichlet", "lone"], default="dirichlet", help="of --what real; lone: as --what class"
+    )
+    parser.add_argument("--step-s", type=float, default=0.04, help="of --what real: the fastest's seconds of a step")
+    parser.add_argument("--at-most-s", type=float, default=600.0, help="of --what real: stop a run after so long")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    {"class": class_rows, "time": time_rows, "direction": direction_rows}[asked.what](asked)
+    WHAT[asked.what](asked)
 
 
 def class_rows(asked: argparse.Namespace) -> None:
@@ -106,23 +123,93 @@ def direction_rows(asked: argparse.Namespace) -> None:
     tell_ways(asked, asked.task or "digits", ways)
 
 
+def loss_rows(asked: argparse.Namespace) -> None:
+    """Print the last loss of each way over that of its reference at equal speeds, seed by seed."""
+    momentum = {"compressor": "int4", "alpha": 0.5, "beta": 0.5}
+    mean = {"aggregator": "mean", "f": 0}
+    equal = "equal speeds"
+    ways: dict[str, tuple[tuple[int, ...], Settings, str]] = {
+        equal: (EQUAL, _paced(), equal),
+        "equal speeds, as many steps": (EQUAL, _paced(rounds=round(asked.rounds * WORK)), equal),
+        "fednova": (SPEEDS, _paced(**FEDNOVA), equal),
+        "fednova, a tenth more rounds": (SPEEDS, _paced(**FEDNOVA, rounds=round(asked.rounds * 1.1)), equal),
+        "fednova, a fifth more rounds": (SPEEDS, _paced(**FEDNOVA, rounds=round(asked.rounds * 1.2)), equal),
+        "fednova, as many steps": (SPEEDS, _paced(**FEDNOVA, rounds=round(asked.rounds / WORK)), equal),
+        "fednova 0.75": (SPEEDS, _paced(**FEDNOVA, normalization_exponent=0.75), equal),
+        "fednova 0.5": (SPEEDS, _paced(**FEDNOVA, normalization_exponent=0.5), equal),
+        "fednova, rounds of half": (SPEEDS, _paced(**FEDNOVA, inner_steps=10, rounds=2 * asked.rounds), equal),
+        "equal speeds, mean": (EQUAL, {**_paced(), "sync": mean}, equal),
+        "fednova, mean": (SPEEDS, {**_paced(**FEDNOVA), "sync": mean}, "equal speeds, mean"),
+    }
+    for strategy in ("diloco", "heloco"):
+        sync = {"strategy": strategy, **momentum}
+        ways[f"equal speeds, {strategy}"] = (EQUAL, {**_paced(), "sync": sync}, equal)
+        ways[f"fednova, {strategy}"] = (SPEEDS, {**_paced(**FEDNOVA), "sync": sync}, f"equal speeds, {strategy}")
+    task = asked.task or "digits"
+    for way, (speeds, settings, reference) in ways.items():
+        if asked.ways and way not in asked.ways:
+            continue
+        runs = [curve(asked, f"loss-{task}-{way}-{seed}", speeds, settings, task, seed) for seed in asked.seeds]
+        told = told_of(asked, way, runs)
+        for name in {equal, reference}:
+            their = [curve(asked, f"loss-{task}-{name}-{seed}", *ways[name][:2], task, seed) for seed in asked.seeds]
+            pairs = zip(runs, their, strict=True)
+            told[f"over {name}"] = [round(run[-1]["loss"] / other[-1]["loss"], 3) for run, other in pairs]
+        print(json.dumps(told), flush=True)
+
+
+def _paced(**train: object) -> dict[str, Mapping[str, object]]:
+    return {"node": {"pace": "dylu"}, "train": train}
+
+
+def real_rows(asked: argparse.Namespace) -> None:
+    """Print seconds to each of the marks of five real processes, and the last loss."""
+    alone = {"node.overlap": False, "node.overlap_steps": 100_000, "node.catch_up_rounds": 100_000}
+    long_s = {"network.initial_deadline_s": 3600.0, "network.min_deadline_s": 3600.0}
+    dylu = {"node.pace": "dylu"}
+    ways: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
+        "equal speeds": (EQUAL, dylu),
+        "dylu": (SPEEDS, dylu),
+        "dylu, fednova": (SPEEDS, dylu | {"train.step_normalization": "fednova"}),
+        "fixed, waiting for all": (SPEEDS, {"network.quorum": 1.0, **long_s, **alone}),
+    }
+    for way, (speeds, settings) in ways.items():
+        if not asked.ways or way in asked.ways:
+            with_rule = settings | (MEAN if asked.data == "lone" else {})
+            runs = [real_run(asked, f"real-{asked.data}-{way}-{seed}", speeds, with_rule, seed) for seed in asked.seeds]
+            told = told_of(asked, way, [run["points"] for run in runs])
+            for name in ("rounds", "steps", "seen"):
+                told[f"{name}_of_each_node"] = [[member[name] for member in run["members"]] for run in runs]
+            print(json.dumps(told), flush=True)
+
+
 def tell_ways(asked: argparse.Namespace, task: str, ways: Mapping[str, tuple[tuple[int, ...], Settings]]) -> None:
     """Print a line a way."""
     for way, (speeds, settings) in ways.items():
-        runs = [curve(asked, f"time-{task}-{way}-{seed}", speeds, settings, task, seed) for seed in asked.seeds]
-        told: dict[str, object] = {"way": way, "loss": round(fmean(run[-1]["loss"] for run in runs), 4)}
-        told["ended_s"] = round(fmean(run[-1]["at_s"] for run in runs), 1)
-        for mark in asked.marks:
-            reached = [next((point["at_s"] for point in run if point["loss"] <= mark), None) for run in runs]
-            told[f"to {mark:g}"] = [None if at is None else round(at, 1) for at in reached]
-        print(json.dumps(told), flush=True)
+        if not asked.ways or way in asked.ways:
+            runs = [curve(asked, f"time-{task}-{way}-{seed}", speeds, settings, task, seed) for seed in asked.seeds]
+            print(json.dumps(told_of(asked, way, runs)), flush=True)
+
+
+def told_of(asked: argparse.Namespace, way: str, runs: list[list[dict[str, float]]]) -> dict[str, object]:
+    """Return the row of a way: means over its seeds, and each seed's."""
+    told: dict[str, object] = {"way": way, "loss": round(fmean(run[-1]["loss"] for run in runs), 4)}
+    told["of_each_seed"] = [round(run[-1]["loss"], 4) for run in runs]
+    told["steps"] = round(fmean(run[-1]["steps"] for run in runs))
+    told["ended_s"] = round(fmean(run[-1]["at_s"] for run in runs), 1)
+    for mark in asked.marks:
+        reached = [next((point["at_s"] for point in run if point["loss"] <= mark), None) for run in runs]
+        told[f"to {mark:g}"] = [None if at is None else round(at, 1) for at in reached]
+    for metric in sorted(runs[0][-1].keys() - {"at_s", "steps", "loss"}):
+        told[metric] = [round(run[-1][metric], 3) for run in runs]
+    return told
 
 
 def curve(
     asked: argparse.Namespace, name: str, speeds: tuple[int, ...], settings: Settings, task: str, seed: int
 ) -> list[dict[str, float]]:
     """Return the mean of the nodes' newest losses and metrics at each evaluation, until the first node has ended."""
-    key = f"{name}-{asked.rounds}-{asked.rate:g}".replace("/", "_").replace(" ", "_")
+    key = _key(asked, name)
     kept = asked.out / f"{key}.json"
     if not kept.exists():
         path = asked.out / f"{key}.toml"
@@ -134,19 +221,94 @@ def curve(
     return [dict(point) for point in json.loads(kept.read_text())]
 
 
+def real_run(
+    asked: argparse.Namespace, name: str, speeds: tuple[int, ...], settings: Mapping[str, object], seed: int
+) -> dict[str, Any]:
+    """Return the same `points` of five processes over libp2p on loopback, each a loop of its own (slowed_loop.py).
+    `members`: of each its closed `rounds`, its `steps`, and in how many of its rounds it has `seen` the slowest."""
+    kept = asked.out / f"{_key(asked, name)}.json"
+    if not kept.exists():
+        with TemporaryDirectory() as folder:
+            logs = _played(asked, Path(folder), speeds, settings, seed)
+        kept.write_text(json.dumps({"points": _points(logs), "members": _members(logs)}))
+    return dict(json.loads(kept.read_text()))
+
+
+def _members(logs: list[list[str]]) -> list[dict[str, int]]:
+    events = [[json.loads(line) for line in log] for log in logs]
+    slowest = next(event["peer_id"] for event in events[-1] if event["event"] == "started")
+    rounds = [[event for event in each if event["event"] == "round"] for each in events]
+    return [
+        {
+            "rounds": len(each),
+            "steps": sum(event["steps"] for event in each),
+            "seen": sum(slowest in event["weights"] for event in each),
+        }
+        for each in rounds
+    ]
+
+
+def _played(
+    asked: argparse.Namespace, folder: Path, speeds: tuple[int, ...], settings: Mapping[str, object], seed: int
+) -> list[list[str]]:
+    """Start the processes, once the first has an address the others. Return their event logs, beginning with the first
+    step of any of them."""
+    forks = multiprocessing.get_context("fork")  # what is imported is imported once; nothing has run here yet
+    folders = [folder / str(index) for index in range(len(speeds))]
+    members: list[BaseProcess] = []
+    peer: list[str] = []
+    try:
+        for index, slowness in enumerate(speeds):
+            words = ["--index", index, "--count", len(speeds), "--step-s", asked.step_s * slowness]
+            words += ["--rounds", asked.rounds, "--rate", asked.rate, "--seed", seed, "--folder", folders[index]]
+            words += ["--data", asked.data, "--settings", json.dumps(settings), *peer]
+            members.append(forks.Process(target=slowed_loop.main, args=([str(word) for word in words],)))
+            members[-1].start()
+            peer = peer or ["--peer", _address(folders[0], members[0])]
+        until_s = time.monotonic() + asked.at_most_s
+        for member in members:
+            member.join(max(0.0, until_s - time.monotonic()))
+    finally:
+        for member in members:
+            member.kill()
+            member.join()
+    first = min((each / slowed_loop.BEGAN).read_text() for each in folders)
+    logs = [slowed_loop.log_of(each).read_text().splitlines(keepends=True) for each in folders]
+    return [[first, *(line for line in log if line.endswith("\n"))] for log in logs]
+
+
+def _address(folder: Path, member: BaseProcess) -> str:
+    """Wait until the member says where it listens. Raises SystemExit where it ends before that."""
+    log = slowed_loop.log_of(folder)
+    while member.is_alive():
+        lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+        for event in (json.loads(line) for line in lines if line.endswith("\n")):
+            if event["event"] == "started":
+                return str(event["addresses"][0])
+        time.sleep(0.05)
+    raise SystemExit("a member ended before it listened")
+
+
+def _key(asked: argparse.Namespace, name: str) -> str:
+    return f"{name}-{asked.rounds}-{asked.rate:g}".replace("/", "_").replace(" ", "_")
+
+
 def _points(logs: list[list[str]]) -> list[dict[str, float]]:
     events = [{**json.loads(line), "node": node} for node, log in enumerate(logs) for line in log]
     events.sort(key=lambda event: event["ts"])
+    began = next((event for event in events if event["event"] == "began"), events[0])["ts"]
     newest: dict[int, dict[str, float]] = {}
-    points = []
+    points, steps = [], 0
     for event in events:
         if event["event"] == "finished":
             break
+        if event["event"] == "round":
+            steps += event["steps"]
         if event["event"] == "evaluated":
             newest[event["node"]] = {"loss": event["eval_loss"], **(event.get("own") or {})}
             if len(newest) == len(logs):
                 means = {name: fmean(each[name] for each in newest.values()) for name in newest[event["node"]]}
-                points.append({"at_s": event["ts"] - events[0]["ts"], **means})
+                points.append({"at_s": event["ts"] - began, "steps": steps, **means})
     return points
 
 
@@ -175,6 +337,16 @@ def scenario_text(asked: argparse.Namespace, speeds: tuple[int, ...], settings: 
         lines += ["", "[[nodes]]", f'name = "n{index}"', 'link = "site"', f'device = "d{index}"', f"settings = {shard}"]
         lines += ["", f"[devices.d{index}]", f"step_s = {STEP_S * slowness}"]
     return "\n".join([*lines, "", "[links.site]", 'up = "1 Gbit/s"', 'down = "1 Gbit/s"', ""])
+
+
+WHAT: Final = {
+    "class": class_rows,
+    "time": time_rows,
+    "loss": loss_rows,
+    "direction": direction_rows,
+    "real": real_rows,
+}
+"""Who prints the rows."""
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ constant), or fewer by `node.pace`. It changes between phases only.
 All that is needed of the others is on the wire anyway: each update says how many steps it covers. The time between two
 updates is the time of these steps, as training does not wait; with `node.overlap = false` it does, and only `fixed` is
 possible. Measurements waver with whatever else a machine does, so a plan changes only when those of the last AGREEING
-rounds ask for it alike. Claims are trusted no further than necessary. For `dylu` the `sync.f` fastest neighbours are
-ignored, and no plan is below LEAST_SHARE of the schedule's steps. For `auto`, which wants a constant schedule, the low
-median of the neighbours decides how long rounds are. A peer that claims to be slow can keep them at their present
-length, but no plan is above train.inner_steps, which `fixed` has anyway. docs/decisions/0012 and 0107 have the reasons.
+rounds ask for it alike; `dylu` follows its first ones as they come. Claims are trusted no further than necessary. For
+`dylu` the `sync.f` fastest neighbours are ignored, and no plan is below LEAST_SHARE of the schedule's steps. For
+`auto`, which wants a constant schedule, the low median of the neighbours decides how long rounds are. A peer that
+claims to be slow can keep them at their present length, but no plan is above train.inner_steps, which `fixed` has
+anyway. docs/decisions/0012 and 0107 have the reasons.
 """
 
 import math
