@@ -6,6 +6,10 @@ hidden, and one that is under way when the round closes is given up. A newer upd
 
 How long one takes is known from the last time, or else from the fastest transfer of this neighbour. What was given up
 is not asked for again for some rounds of ours. Time is measured here, and nothing of it is a claim of the neighbour.
+
+An edge is averaged by as many layers as both ends have. So what the neighbour has of ours is tried although a short
+update shows too little of the link, and what it does not take of ours is not fetched for long: links that carry some of
+the layers would otherwise carry one of each pair.
 """
 
 from collections.abc import Mapping
@@ -20,6 +24,10 @@ from gossip.updates.throughput import LEAST_S, Throughput
 RESTS_ROUNDS: Final = 8
 """Rounds of ours for which a neighbour's layer is not fetched that did not come in time: at most an eighth of them have
 a transfer of it that is given up. Links are not counted: a liar makes as many as it likes."""
+
+ONE_SIDED: Final = 3
+"""Updates in a row of which a layer is fetched although the neighbour has none of ours, before it rests as well. Our
+layer can come to the neighbour a round after its own to us; one more, for a round that closes late."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +44,8 @@ class _Refined:
     taken: int = 0
     over: bool = False
     """Whether nothing more of this link is fetched."""
+    shared: int = 0
+    """The most layers that both ends had of each other while this link was the newest."""
 
 
 class LayerPlan:
@@ -53,6 +63,8 @@ class LayerPlan:
         self._closings = 0
         self._rests: dict[tuple[PeerId, int], int] = {}
         """By neighbour and layer: before which closing of ours it is not fetched again."""
+        self._one_sided: dict[tuple[PeerId, int], int] = {}
+        """By neighbour and layer: updates in a row that were refined by it at our end alone."""
         self._sent: dict[PeerId, int] = {}
         self._sent_before: dict[PeerId, int] = {}
 
@@ -67,13 +79,27 @@ class LayerPlan:
     def end_closing(self) -> None:
         """Note that the round has closed."""
         self.closes_at = None
+        sent = self.sent_to()
+        for peer, refined in self._refined.items():
+            refined.shared = max(refined.shared, min(refined.taken, sent.get(peer, 0)))
 
     def applied(self, link: UpdateHeader) -> None:
         """Note that the runtime has applied the update of a link."""
         self._forget_departed()
-        self._refined.pop(link.peer, None)
+        if (replaced := self._refined.pop(link.peer, None)) is not None:
+            self._judge(replaced)
         if link.body.layers:
             self._refined[link.peer] = _Refined(link=link)
+
+    def _judge(self, refined: _Refined) -> None:
+        """Let the layers rest that were fetched of some updates in a row, and of which the neighbour had none of
+        ours."""
+        peer = refined.link.peer
+        for layer in range(1, refined.taken + 1):
+            count = 0 if layer <= refined.shared else self._one_sided.get((peer, layer), 0) + 1
+            if count == ONE_SIDED:
+                self._rests[peer, layer] = self._closings + RESTS_ROUNDS
+            self._one_sided[peer, layer] = count % ONE_SIDED
 
     def void(self, peer: PeerId) -> None:
         """Note that the runtime's estimate of a neighbour is another one than after its newest link."""
@@ -100,14 +126,17 @@ class LayerPlan:
         return newest and applied is not None and applied.digest == work.link.digest
 
     def expected_s(self, work: FetchLayer, now: float) -> float:
-        """Return how long a layer is expected to take; 0 where nothing was measured yet."""
+        """Return how long a layer is expected to take; 0 where nothing was measured yet, and half of what is hidden at
+        most where the neighbour has this layer of ours and it was not tried lately."""
         peer, size = work.link.peer, work.link.body.layers[work.layer - 1].size
         measured = [size_ / seconds for (who, _), (size_, seconds) in self._took.items() if who == peer]
         received = self._speeds.of(peer, now).received
         speeds = measured if received is None else [*measured, received]
         by_speed = size / max(speeds) if speeds else 0.0
         known = self._took.get((peer, work.layer))
-        return by_speed if known is None else min(by_speed, known[1] * size / known[0])
+        if known is not None:
+            return min(by_speed, known[1] * size / known[0])
+        return min(by_speed, self._hidden_s / 2) if self.sent_to().get(peer, 0) >= work.layer else by_speed
 
     def took(self, work: FetchLayer, seconds: float) -> None:
         """Note that a layer is here, so many seconds after it was asked for."""
@@ -154,3 +183,4 @@ class LayerPlan:
         self._refined = {peer: it for peer, it in self._refined.items() if peer in here}
         self._took = {key: it for key, it in self._took.items() if key[0] in here}
         self._rests = {key: it for key, it in self._rests.items() if key[0] in here}
+        self._one_sided = {key: it for key, it in self._one_sided.items() if key[0] in here}

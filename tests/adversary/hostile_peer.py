@@ -111,6 +111,15 @@ swarm alone."""
 
 
 @dataclass(frozen=True)
+class HeldBack:
+    """When a blob is served, and to whom: those of `towards`, or whoever asks. `torn`: half of the answer."""
+
+    seconds: float
+    torn: bool
+    towards: frozenset[PeerId]
+
+
+@dataclass(frozen=True)
 class Fault:
     """How a request is answered, instead of truthfully."""
 
@@ -138,6 +147,8 @@ class HostilePeer:
         self.goodbyes: deque[bytes] = deque(maxlen=16)
         """Of others, said to it."""
         self.faults: list[Fault] = []
+        self.held_back: dict[Digest, HeldBack] = {}
+        """By address, blobs that are not served at once."""
         self.passes_on = True
         self.admits = True
         self.neighbours = 4
@@ -280,10 +291,24 @@ class HostilePeer:
             if isinstance(request, GoodbyeRequest):
                 self.goodbyes.append(request.envelope)
             fault = next((it for it in self.faults if it.request == name and self._means(it, stream.remote)), None)
+            if fault is None and await self._held_back(stream, request):
+                return
             if fault is None:
                 await frames.send(self._truth(request))
             elif not await self._lie(stream, frames, request, fault.how):
                 return
+
+    async def _held_back(self, stream: Stream, request: Request) -> bool:
+        """Wait as long as the blob that is asked for is held back; return whether half of it was sent, and the end."""
+        held = self.held_back.get(request.address) if isinstance(request, ManifestRequest | ChunkRequest) else None
+        if held is None or (held.towards and stream.remote not in held.towards):
+            return False
+        await trio.sleep(held.seconds)
+        if held.torn:
+            truth = self._truth(request)
+            await stream.send_all(LENGTH.pack(len(truth)) + truth[: len(truth) // 2])
+            await stream.close()
+        return held.torn
 
     def _means(self, fault: Fault, peer: PeerId) -> bool:
         return not fault.towards or peer in fault.towards

@@ -3,6 +3,7 @@
 And what seeds have found since, kept as plans: a new kind of move changes what every seed draws.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ from adversary_move import ALL, Move
 from adversary_plan import CROWD_FROM_S, Plan
 from adversary_run import play
 from adversary_scenario import Scenario
+from moves_layers import TIMES
+from sim_swarm import key_of
 from sizes import thorough_but
+
+from p2ptrain.sync.refinements import Refinements
 
 
 def holds(scenario: Scenario, *moves: Move) -> None:
@@ -135,3 +140,25 @@ def test_a_member_that_lies_to_newcomers_with_an_invite_misleads_none() -> None:
     scenario = Scenario(kind="private", honest=4, f=1)
     lies = [Move(kind="members.revoke", at=10.0 + 20 * at, variant="visit", amount=9, seed=at) for at in range(6)]
     holds(scenario, *lies)
+
+
+# -- refinements
+
+TO_NOBODY_IN_TIME = ("late", "torn")
+
+
+@pytest.mark.parametrize("variant", thorough_but({"some"}, TIMES))
+def test_refinements_held_back_in_any_way_gain_nothing(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which refine an edge where they come in time: who serves them takes those of the honest."""
+    of_liar = []
+    depths = Refinements.depths
+
+    def noted(self: Refinements, members: Sequence[str]) -> dict[str, int]:
+        found = depths(self, members)
+        of_liar.append(found.get(str(key_of("hostile-0").peer_id), 0))
+        return found
+
+    monkeypatch.setattr(Refinements, "depths", noted)
+    scenario = Scenario(kind="layers", honest=5, f=1)
+    holds(scenario, Move(kind="layers.serve", at=0.0, actor=ALL, variant=variant, amount=3, seconds=220.0))
+    assert (1 in of_liar) == (variant not in TO_NOBODY_IN_TIME)

@@ -20,7 +20,7 @@ from gossip.core.statements import Layer, UpdateHeader, UpdateHeaderBody, parse_
 from gossip.session import open_session
 from gossip.updates.fetcher_task import Fetcher
 from gossip.updates.hash_chain import EquivocationError, HashChain
-from gossip.updates.layer_plan import RESTS_ROUNDS, FetchLayer, LayerPlan
+from gossip.updates.layer_plan import ONE_SIDED, RESTS_ROUNDS, FetchLayer, LayerPlan
 from gossip.updates.neighbour import Neighbour
 from gossip.updates.publisher import Payload, Publisher
 from gossip.updates.throughput import Throughput
@@ -74,8 +74,10 @@ async def test_a_link_takes_the_layers_that_it_hides_and_holds_no_round_up(autoj
         waits = []
         for round_ in range(1, 8):
             await one.publish(round_, bytes(1_000), layers)
-            await two.publish(round_, bytes(1_000))
-            waits.append(await close(two, round_))
+            await two.publish(round_, bytes(1_000), layers)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(close, one, round_)
+                waits.append(await close(two, round_))
         assert waits[0] <= HIDDEN_S, "tried once: a short update shows little of the link"
         assert max(waits[1:]) < 1.0
         assert {layer for _, layer, _, _ in deltas(two, one)} == {0, 1}
@@ -363,6 +365,63 @@ def test_a_late_refinement_rests_for_rounds_of_ours_and_not_for_as_many_links():
         plan.begin_closing(HIDDEN_S, 0.0)
     plan.applied(links[-1])
     assert plan.next_layer(KEY.peer_id, 0.0) is not None
+
+
+def asked_of(rounds: int, *, has_ours: Callable[[int], bool]) -> list[int]:
+    """In which rounds the layer of a neighbour is fetched, which comes at once. `has_ours`: in which of them, by
+    number from 1, it takes ours."""
+    links, _ = refined_rounds()
+    neighbours = {KEY.peer_id: Neighbour(KEY.peer_id, 0.0)}
+    plan = LayerPlan(neighbours, Throughput(neighbours))
+    asked = []
+    for each in links[: rounds + 1]:
+        neighbours[KEY.peer_id].chain.learn(each)
+        neighbours[KEY.peer_id].accepted(each)
+        plan.applied(each)
+        plan.published()
+        plan.begin_closing(HIDDEN_S, 0.0)
+        if (work := plan.next_layer(KEY.peer_id, 0.0)) is not None:
+            asked.append(each.seq)
+            plan.took(work, 0.1)
+            plan.accepted(work)
+        if has_ours(each.seq):
+            plan.sent(KEY.peer_id, 1)
+        plan.end_closing()
+    return asked
+
+
+def test_what_a_neighbour_does_not_take_of_ours_is_not_fetched_for_long():
+    """An edge is averaged by as many layers as both ends have: one more at one end is of no use."""
+    assert asked_of(ROUNDS, has_ours=lambda round_: False) == [1, 2, 3, 11, 12]
+    assert ONE_SIDED == 3
+
+
+def test_who_takes_ours_in_every_second_round_or_later_than_we_its_own_is_fetched_from_in_all():
+    every = list(range(1, ROUNDS + 1))
+    assert asked_of(ROUNDS, has_ours=lambda round_: round_ % 2 == 0) == every
+    assert asked_of(ROUNDS, has_ours=lambda round_: round_ >= ONE_SIDED) == every
+
+
+def test_what_a_neighbour_has_of_ours_is_tried_where_its_short_updates_took_long():
+    links, _ = refined_rounds()
+    neighbours = {KEY.peer_id: Neighbour(KEY.peer_id, 0.0)}
+    speeds = Throughput(neighbours)
+    plan = LayerPlan(neighbours, speeds)
+    speeds.end(speeds.begin(KEY.peer_id, "received", 1, 0.0), 10.0, whole=True)  # a byte in ten seconds
+    for each in links[:2]:
+        neighbours[KEY.peer_id].chain.learn(each)
+        neighbours[KEY.peer_id].accepted(each)
+        plan.applied(each)
+    plan.published()
+    plan.begin_closing(HIDDEN_S, 10.0)
+    assert plan.next_layer(KEY.peer_id, 10.0) is None
+    plan.sent(KEY.peer_id, 1)
+    assert plan.next_layer(KEY.peer_id, 10.0 + HIDDEN_S * 0.6) is None, "less than half of the time is left"
+    work = plan.next_layer(KEY.peer_id, 10.0)
+    assert work is not None
+    plan.given_up(work, late=True)
+    plan.applied(links[1])
+    assert plan.next_layer(KEY.peer_id, 10.0) is None, "and once in eight rounds where it comes too late"
 
 
 def test_two_links_that_differ_in_a_refinement_alone_prove_a_lie():

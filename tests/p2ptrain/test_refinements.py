@@ -7,7 +7,7 @@ import torch
 
 from p2ptrain.compress import PayloadError
 from p2ptrain.sync import Message, ModelAveraging, SyncConfig, build
-from p2ptrain.sync.refinements import LONGEST
+from p2ptrain.sync.refinements import LONGEST, Refinements
 
 D = 5000
 NODES = 6
@@ -217,6 +217,65 @@ def test_the_robust_rule_sees_a_refined_model_as_one_value() -> None:
     for moved_d in (of_honest, lied_to):
         assert bool((moved_d >= least_d - 1e-5).all())
         assert bool((moved_d <= most_d + 1e-5).all())
+
+
+Shown = Callable[[int, int], int]
+"""How many layers a liar shows in a round to an honest node."""
+
+SHOWN: dict[str, Shown] = {
+    "to half of them": lambda round_, node: 2 * (node % 2),
+    "to one after the other": lambda round_, node: 2 * (round_ % (NODES - 1) == node),
+    "in every second round": lambda round_, node: 2 * (round_ % 2),
+}
+
+
+def beside_a_liar(shown: Shown, *, lie: float, depth: int) -> list[torch.Tensor]:
+    """The models of five honest nodes after 8 rounds that average with `depth` layers of each other, by a trimmed
+    mean. The last node's bases go to their mean, and its layers say `lie` times what these leave out."""
+    nodes = [make(layers=LAYERS, aggregator="trimmed_mean", f=1) for _ in range(NODES)]
+    models, liar = [vector(number) for number in range(NODES - 1)], NODES - 1
+    others = [[other for other in range(NODES) if other != node] for node in range(NODES)]
+    for node in range(NODES):
+        for other in others[node]:
+            nodes[node].track(str(other), None)
+    for round_ in range(8):
+        told = [(nodes[node].encode(models[node], round=round_), nodes[node].layers) for node in range(liar)]
+        target_d = torch.stack(models).mean(dim=0)
+        base = nodes[liar].encode(target_d, round=round_)
+        teller = Refinements(LAYERS, nodes[liar].encoder.decoder)
+        told.append((base, teller.encode(lie * (target_d - nodes[liar].public_d))))
+        for node in range(liar):
+            for other in others[node]:
+                nodes[node].apply(str(other), *told[other][0])
+                of_them = shown(round_, node) if other == liar else depth
+                for layer, refinement in enumerate(told[other][1][:of_them], start=1):
+                    nodes[node].refine(str(other), layer, *refinement)
+            nodes[node].refined_by({str(other): 2 for other in others[node]})
+        for node in range(liar):
+            staleness = dict.fromkeys(map(str, others[node]), 0)
+            models[node] = models[node] + nodes[node].aggregate(models[node], staleness, round=round_).correction_d
+    return models
+
+
+def honest_mean_moved(models: list[torch.Tensor]) -> float:
+    start_d = torch.stack([vector(number) for number in range(NODES - 1)]).mean(dim=0)
+    return float((torch.stack(models).mean(dim=0) - start_d).norm())
+
+
+@pytest.mark.parametrize("depth", [2, 0])
+@pytest.mark.parametrize("lie", [-4.0, 1000.0])
+def test_a_liar_that_shows_its_layers_to_some_gains_nothing_over_one_that_shows_them_to_all(
+    depth: int, lie: float
+) -> None:
+    """Honest nodes come as near to each other as beside one that shows none, and are moved no further than by one that
+    shows none or all."""
+    none, everything = (beside_a_liar(shown, lie=lie, depth=depth) for shown in (lambda *_: 0, lambda *_: 2))
+    furthest = max(honest_mean_moved(none), honest_mean_moved(everything))
+    start = apart([vector(number) for number in range(NODES - 1)])
+    for how, shown in SHOWN.items():
+        models = beside_a_liar(shown, lie=lie, depth=depth)
+        assert apart(models) <= apart(none) + 1e-3 * start, how
+        assert honest_mean_moved(models) <= furthest, how
 
 
 def test_layers_are_checked_where_they_are_set() -> None:
