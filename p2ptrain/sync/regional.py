@@ -11,6 +11,8 @@ the same shift, so that a region stays together, and its own robust mean, which 
 cut. What is published is a region's model and no difference to one before: who hears it needs nothing else, and who
 comes or was away misses nothing.
 
+With `region_momentum` all of them go beyond that mean, by what it has moved by lately (regional_momentum.py).
+
 Regions that have trained for long without each other have no good mean: 200 rounds apart its loss was 8% above that of
 either. With `region_rejoin` = medoid they take the mean of the models around the medoid then, which is the same at all.
 Of regions with unlike data the medoid has seen one's alone: there the mean of all is better (decision 0113).
@@ -36,6 +38,7 @@ from p2ptrain.compress.by_parts import encode_from
 from p2ptrain.sync.base import Message, RoundResult, SyncStrategy
 from p2ptrain.sync.decoding import Decoder
 from p2ptrain.sync.mixing import segments
+from p2ptrain.sync.regional_momentum import RegionalMomentum
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import Vector, check_model, values_of
 
@@ -91,8 +94,8 @@ class RegionalShift:
 
 
 class RegionalAveraging:
-    """Encodes and averages regions' models. Memory: the initial model, unless it lies in a file; at work a vector for
-    each of a region's models, and one for each region."""
+    """Encodes and averages regions' models. Memory: the initial model, unless it lies in a file; with momentum a vector
+    more; at work a vector for each of a region's models, and one for each region."""
 
     def __init__(self, config: SyncConfig, genesis: Vector) -> None:
         """`genesis`: the initial model fp32 (d,), which does not change."""
@@ -105,6 +108,7 @@ class RegionalAveraging:
         self._f = config.f
         self._exponent = config.staleness_exponent
         self._rejoin = config.region_rejoin
+        self._momentum = RegionalMomentum(config.region_momentum, config.region_every)
         self._codec = compress.get(config.region_compressor)
         self._decoder = Decoder(genesis.numel())
 
@@ -130,8 +134,9 @@ class RegionalAveraging:
     def shift(
         self, own: RegionModels, others: Sequence[RegionModels], *, beside: int, apart: bool = False
     ) -> RegionalShift:
-        """Return how our region moves. `others`: the regions of which a newer model has come, of `beside` that are
-        beside ours. `apart`: one of them has trained for long without us, or we without it."""
+        """Return how our region moves. Call it once a turn: with momentum the next one begins where this one leads.
+        `others`: the regions of which a newer model has come, of `beside` that are beside ours. `apart`: one of them
+        has trained for long without us, or we without it."""
         refused: list[dict[int, str]] = []
         own_d = self._mean(own, refused)
         here = self._means(others, refused)
@@ -145,6 +150,7 @@ class RegionalAveraging:
             all_d = [own_d, *(mean_d for _, mean_d in here)]
             chosen = self._meeting([own, *(region for region, _ in here)], all_d, lying)
             shift_d = self._towards(own_d, [all_d[place] for place in chosen], lying)
+            self._momentum.forget()
             return RegionalShift(shift_d=shift_d, regions=len(chosen), lying=lying, refused=refused)
         shares = self._shares([own, *(region for region, _ in here)])
         weights = [members * share for share in shares[1:]]
@@ -157,6 +163,9 @@ class RegionalAveraging:
             return difference_nc
 
         shift_d = self._reduced(members, read, lying)
+        if apart:
+            self._momentum.forget()
+        self._momentum.go_beyond_(shift_d, own_d, own.round)
         return RegionalShift(shift_d=shift_d, regions=members, lying=lying, refused=refused)
 
     def opening(self, others: Sequence[RegionModels], *, beside: int) -> RegionalShift:

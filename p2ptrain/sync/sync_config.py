@@ -114,6 +114,9 @@ class SyncConfig:
     """What regions take that have been without each other for three averagings or more: the mean, or the models around
     the medoid, which is the region that is nearest to all. Far apart, two models have no good mean; but of unlike data
     the medoid alone has seen one region's. So medoid suits regions with alike data. The same on all nodes."""
+    region_momentum: float = 0.0
+    """Nesterov's momentum on the regions' mean, in [0, 1): the share of what it has moved by since the last averaging
+    that regions go beyond it. 0: none. The same on all nodes."""
     residency: Mapping[str, int | str] = field(default_factory=dict, hash=False)
     """What may leave a region, by its label: "nothing", or a number, which is of how many members' models what leaves
     it is an average at least. A region that is not named lets its members' averaged models out, as it is without this.
@@ -167,6 +170,8 @@ class SyncConfig:
             regions = f"regions {labels} every {self.region_every} {rules}"
             if self.region_rejoin != "mean":
                 regions += f" rejoin {self.region_rejoin}"
+            if self.region_momentum:
+                regions += f" momentum {self.region_momentum}"
         if self.residency:
             regions += " residency " + ",".join(f"{label} {self.residency[label]}" for label in sorted(self.residency))
         layers = "layers " + ",".join(self.layers) if self.layers else ""
@@ -310,8 +315,10 @@ LEAST_REGION_CONTRACTION: Final = 0.95
 to half as much loss again (docs/benchmarks.md, 2026-11-27): between neighbours the next update makes up for it, and
 here nothing does."""
 
-OF_REGIONS: Final = ("regions", "region_every", "region_compressor", "region_rejoin", "residency")
+OF_REGIONS: Final = ("regions", "region_every", "region_compressor", "region_rejoin", "region_momentum", "residency")
 """Keys that mean something in a run with regions alone."""
+NEWER_OF_REGIONS: Final = ("region_momentum", "residency")
+"""Those of them that are left out where nothing is set, since there were runs with regions before there were these."""
 
 OPTIONS: Final = "options"
 OWN_KEYS: Final = tuple(each.name for each in fields(SyncConfig) if each.name != OPTIONS)
@@ -368,8 +375,10 @@ def _spread(config: SyncConfig, handler: Any) -> Any:
     if not config.regions:  # what an admin has signed of a flat swarm's settings does not change
         for key in OF_REGIONS:
             dumped.pop(key)
-    elif not config.residency:  # nor of a run with regions that has no policy
-        dumped.pop("residency")
+    else:
+        for key in NEWER_OF_REGIONS:  # nor of a run with regions that has no policy, and no momentum
+            if not dumped[key]:
+                dumped.pop(key)
     if not config.layers:  # nor of one without refinements
         dumped.pop("layers")
     return dumped | dumped.pop(OPTIONS)
@@ -432,6 +441,8 @@ def _check_own(config: SyncConfig) -> None:
         raise ValueError(f"region_every must be 2 or more, not {config.region_every}")
     if config.region_rejoin not in get_args(Rejoin):
         raise ValueError(f"region_rejoin must be mean or medoid, not {config.region_rejoin!r}")
+    if not 0 <= config.region_momentum < 1:
+        raise ValueError(f"region_momentum must be in [0, 1), not {config.region_momentum}")
     if config.f < 0:
         raise ValueError(f"f must not be negative, not {config.f}")
     if not (math.isfinite(config.staleness_exponent) and config.staleness_exponent >= 0):

@@ -35,6 +35,7 @@ def closed(**sync: object) -> dict[str, dict[str, object]]:
         ({"node": {"region": "-"}}, "'-' is no region"),
         ({"sync": {"regions": REGIONS, "region_compressor": "q2"}}, "take int8, or int4"),
         ({"sync": {"regions": REGIONS, "region_rejoin": "largest"}}, "mean"),
+        ({"sync": {"regions": REGIONS, "region_momentum": 1.0}}, r"region_momentum must be in \[0, 1\), not 1.0"),
         ({"node": {"region": "auto"}}, "the run has no regions"),
         ({"sync": {"regions": REGIONS}, "node": {"region": "auto", "role": "observer"}}, "of role observer is of no"),
         (

@@ -108,6 +108,16 @@ async def test_who_has_moved_moves_no_more_by_what_comes_after_the_turn() -> Non
     assert [await it.close(round_) for round_ in (8, 9)] == [0.0, 0.0]
 
 
+async def test_with_momentum_a_region_goes_beyond_the_mean_by_what_that_has_moved_by_since_the_turn_before() -> None:
+    it = Around(SyncConfig(**SETTINGS, region_momentum=0.5))
+    moves = []
+    for turn, value in enumerate((1.0, 3.0)):
+        it.say("east", 8 * turn + 5, value)
+        it.say("west", 8 * turn + 5, value + 1.0)
+        moves.append(await it.close(8 * turn + 7))
+    assert moves == [pytest.approx(0.5), pytest.approx(0.5 + 0.5 * 2.0)]
+
+
 async def test_a_region_that_was_lost_is_met_once_though_it_is_looked_for_thrice() -> None:
     it = Around(SyncConfig(**{**SETTINGS, "region_rejoin": "medoid"}))
     for turn in range(SILENT_MOVES):
