@@ -68,13 +68,16 @@ def beside(folder: Path) -> Path:
     return other
 
 
-async def test_two_regions_learn_as_one_swarm(tmp_path, autojump_clock):
+@pytest.mark.parametrize("momentum", [0.0, 0.3])
+async def test_two_regions_learn_as_one_swarm(tmp_path, autojump_clock, momentum):
     async with swarm(tmp_path) as it:
-        regions = await start(it, ("east", "west"), 3)
+        regions = await start(it, ("east", "west"), 3, sync={"region_momentum": momentum})
         await it.finished()
         east, west = regions.values()
         began = mean_model(east).norm()
         assert (mean_model(east) - mean_model(west)).norm() < 0.02 * began, "they have averaged after the last round"
+        for member in east:
+            assert (mean_model([member]) - mean_model(east)).norm() < 0.02 * began, "its members move alike"
         for member in it.members.values():
             moves = member.told("regions")
             assert len(moves) == ROUNDS // 8
