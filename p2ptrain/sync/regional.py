@@ -150,7 +150,6 @@ class RegionalAveraging:
             all_d = [own_d, *(mean_d for _, mean_d in here)]
             chosen = self._meeting([own, *(region for region, _ in here)], all_d, lying)
             shift_d = self._towards(own_d, [all_d[place] for place in chosen], lying)
-            self._momentum.forget()
             return RegionalShift(shift_d=shift_d, regions=len(chosen), lying=lying, refused=refused)
         shares = self._shares([own, *(region for region, _ in here)])
         weights = [members * share for share in shares[1:]]

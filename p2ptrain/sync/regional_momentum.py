@@ -9,7 +9,8 @@ Regions that are averaged seldom fall behind a swarm that averages each round, a
 (decision 0119).
 
 Who has not seen the turn before goes to the mean: one that has just begun, or missed a turn, or whose regions have met
-after a time apart. Its region's rounds bring it to the others, and from the next turn on it goes where they go.
+after a time apart (a turn at which they take the medoid's surroundings counts as missed). Its region's rounds bring it
+to the others, and from the next turn on it goes where they go.
 
 What a liar gains: the rule between regions has bounded M, and a pull on it, the same at each turn, comes to
 1 / (1 - mu) times as much.
