@@ -27,6 +27,7 @@ from p2ptrain.compress import COMPRESSORS
 from p2ptrain.drift import DRIFT
 from p2ptrain.inner import INNER
 from p2ptrain.outer import OUTER
+from p2ptrain.privacy import PRIVATIZERS
 from p2ptrain.registry import Registry
 from p2ptrain.step_normalization import STEP_NORMALIZATIONS
 from p2ptrain.step_schedules import STEP_SCHEDULES
@@ -163,6 +164,7 @@ def members() -> str:
         "step normalization (`train.step_normalization`)": STEP_NORMALIZATIONS,
         "task (`task.name`)": TASKS,
         "attack (`attack.name`)": ATTACKS,
+        "privatizer (`privacy.privatizer`)": PRIVATIZERS,
         "participation (`participation.policy`)": PARTICIPATION,
         "selection (`selection.policy`)": SELECTION,
         "exporter (`monitoring.exporters`)": EXPORTERS,

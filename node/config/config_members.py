@@ -11,6 +11,7 @@ from p2ptrain.compress import COMPRESSORS
 from p2ptrain.drift import DRIFT
 from p2ptrain.inner import INNER
 from p2ptrain.outer import OUTER
+from p2ptrain.privacy import PRIVATIZERS
 from p2ptrain.registry import Registry
 from p2ptrain.step_normalization import STEP_NORMALIZATIONS
 from p2ptrain.step_schedules import STEP_SCHEDULES
@@ -26,6 +27,7 @@ MEMBERS: dict[tuple[str, str], Registry[Any]] = {
     ("train", "drift"): DRIFT,
     ("train", "inner_steps_schedule"): STEP_SCHEDULES,
     ("train", "step_normalization"): STEP_NORMALIZATIONS,
+    ("privacy", "privatizer"): PRIVATIZERS,
     ("attack", "name"): ATTACKS,
     ("task", "name"): TASKS,
 }

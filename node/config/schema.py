@@ -12,6 +12,7 @@
     [visits]   whether visitors train with it
     [budget]   how much of this machine it may take
     [selection]  whose updates this node fetches first
+    [privacy]  what of this node's data the model may tell
 
 `load` merges files in their order, then `--set section.key=value`, and turns every mistake into a UsageError of one
 line. It imports the learning package (and with it torch): commands import this module when they run, not before.
@@ -32,6 +33,7 @@ from node.config.auto_rate import refuse_auto
 from node.config.budget_section import BudgetConfig
 from node.config.config_members import check_members
 from node.config.participation_section import ParticipationConfig, gathered
+from node.config.privacy_section import PrivacyConfig
 from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, check_addresses, merged, role_in
 from node.config.selection_section import SelectionConfig
 from node.config.toml_source import Raw, inline_table, parse_set
@@ -103,6 +105,7 @@ class Config(BaseModel):
     visits: VisitsConfig = VisitsConfig()
     budget: BudgetConfig = BudgetConfig()
     selection: SelectionConfig = SelectionConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
 
     def to_toml(self) -> str:
         """Write every setting, defaults included, as a file that `load` reads back to the same configuration."""
@@ -138,6 +141,7 @@ def from_raw(raw: Raw) -> Config:
     _check_normalization(config)
     config.participation.check()
     _check_selection(config)
+    config.privacy.check()
     config.attack.find()
     return config
 
