@@ -58,6 +58,9 @@ def find_rate(raw: Raw, tell: Tell, *, steps: int = TRIAL_STEPS) -> FoundRate:
     config = from_raw(with_rate(raw, FIRST_RATE))
     if config.task.name == tasks.EXTERNAL:
         raise UsageError("the model is built by its own program, not by a task", "give train.learning_rate a number")
+    if config.privacy.on:
+        what = "a search for the learning rate trains on all of the data, and no privatizer covers it"
+        raise UsageError(f"privacy.privatizer={config.privacy.privatizer}: {what}", "give train.learning_rate a number")
     pick_device(config.train.device)
     task = tasks.get(config.task.name, **config.task.options)
     trials = []

@@ -32,8 +32,9 @@ class PrivacyConfig:
     """Probability with which the bound may fail. Choose one over the number of examples, or less."""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The budget: training ends before it would be exceeded. None: there is none, and what is spent is counted."""
-    chunk: Annotated[int, Field(ge=1)] = 16
-    """Of example: examples whose gradients are in memory at a time, each as large as the model."""
+    chunk: Annotated[int, Field(ge=1)] | None = None
+    """Of example: examples whose gradients are in memory at a time, each as large as the model. None: twice as many as
+    are expected in a step, and no more than take 256 MB."""
 
     @property
     def on(self) -> bool:

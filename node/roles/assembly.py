@@ -46,6 +46,7 @@ from node.events.journal import Emit, Journal
 from node.metrics.energy import Meter
 from node.roles import byzantine
 from node.roles.memory_forecast import genesis_filed_from
+from node.roles.privacy_check import check_privacy, private_training
 from node.roles.residency_check import check_residency, residency_of
 from node.system.errors import RunError, UsageError
 from node.system.process_use import ProcessUse
@@ -73,6 +74,8 @@ from p2ptrain.compress.by_parts import cut
 from p2ptrain.inner.base import MomentBuffer
 from p2ptrain.inner.filed_optimizer import can_be_filed
 from p2ptrain.inner.inner_state import whole_buffers
+from p2ptrain.privacy.allowance import unaccounted
+from p2ptrain.privacy.base import Spend
 from p2ptrain.protocols import implements
 from p2ptrain.saved.filed_vector import FiledVector
 from p2ptrain.saved.nameless_file import NamelessFile
@@ -114,13 +117,14 @@ TrainerOf = Callable[[Config, str], Learner]
 """Builds what trains the task, for the node with this peer id."""
 
 
-def own_trainer(config: Config, peer_id: str) -> Trainer:
-    """Build the task's model, and what trains it on the data of the node with this peer id. Raises TaskError or
-    ValueError."""
+def own_trainer(config: Config, peer_id: str, *, spend: Spend = unaccounted) -> Trainer:
+    """Build the task's model, and what trains it on the data of the node with this peer id. `spend` is called before
+    what is private of them is released. Raises TaskError or ValueError."""
+    privacy = private_training(config, spend)
     attack = byzantine.attack_of(config.attack)
     task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
     shard, data_seed = own_data(config, peer_id)
-    trainer = Trainer(task, config.train, shard, data_seed=data_seed, tells=config.sync.spec().wants)
+    trainer = Trainer(task, config.train, shard, data_seed=data_seed, tells=config.sync.spec().wants, privacy=privacy)
     if config.node.micro_batch:
         if whole_batches(task):
             message = f"node.micro_batch is set, and the loss of task {config.task.name} compares a batch's examples"
@@ -198,6 +202,7 @@ def check_runnable(config: Config) -> None:
     _check_region(config)
     check_residency(config)
     check_visits(config)
+    check_privacy(config)
     if "moments" in config.sync.spec().wants:
         _check_moments(config)
     exporters.check(config.monitoring.exporters)

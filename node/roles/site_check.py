@@ -55,6 +55,7 @@ def _check_settings(config: Config) -> None:
             "take nearest or random",
         ),
         (bool(config.participation.names), "pauses: all its ranks would have to pause", "leave out [participation]"),
+        (config.privacy.on, f"privacy.privatizer={config.privacy.privatizer}: its ranks share a batch", "leave it out"),
         (config.visits.on, "visitors: its ranks hold the model in parts", "leave out [visits]"),
         (train.drift != "none", f"train.drift={train.drift}", "leave it at none"),
         (

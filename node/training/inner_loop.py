@@ -17,7 +17,7 @@ import torch
 from p2ptrain.inner.inner_state import BufferPart, InnerState
 from p2ptrain.protocols import implements
 from p2ptrain.saved.tensor_file import Storable
-from p2ptrain.training.base import Learner, TakesSnapshots, TellsInnerState
+from p2ptrain.training.base import Learner, ProtectsData, TakesSnapshots, TellsInnerState
 from p2ptrain.training.device_copies import GATHERED, Gathering
 
 
@@ -119,18 +119,21 @@ class InnerLoop:
         keep_state: Callable[[], bool],
         schedule_step: Callable[[int], int] | None = None,
         rate_factor: Callable[[int], float] = lambda steps: 1.0,
+        planned: int = 1,
     ) -> Generator[None, None, Phase | None]:
         """Step until `enough(steps so far)`; yields during every step's time and returns the phase: a shorter one where
         the learner takes no more steps, None where it has taken none.
 
         `schedule_step(steps so far)` is the place in the learning rate's schedule; None: the trainer's own count.
-        `rate_factor(steps so far)` multiplies the rate there.
+        `rate_factor(steps so far)` multiplies the rate there. `planned`: how many steps it will have, as far as known.
         """
         losses, finite, steps, seconds, tokens_before = 0.0, 0, 0, 0.0, self.trainer.tokens
         work = 0.0
         skipped_before = self.trainer.skipped_steps
         self.stands = False  # the phase before may have been left where it stood
         self.trainer.begin_round()  # the snapshot before this phase is the one whose correction comes next
+        if implements(self.trainer, ProtectsData):
+            self.trainer.ask_ahead(planned)
         while steps == 0 or not enough(steps):
             self.settle()
             self.phase_steps = steps
@@ -162,6 +165,8 @@ class InnerLoop:
         self.phase_steps = 0
         if steps == 0:
             return None
+        if implements(self.trainer, ProtectsData):
+            self.trainer.end_round()
         theta_d, gathering = self._snapshot()
         return Phase(
             theta_d=theta_d,

@@ -50,7 +50,8 @@ async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundR
     """Emit the event of a closed round; evaluate the outer parameters and write a checkpoint where due."""
     node.journal.measured(consensus_distance=result.consensus_distance)
     node.counts.steps += phase.steps
-    if node.inner.trainer.evaluates or not math.isnan(phase.loss):  # a user's own loop need not tell its loss
+    # A user's own loop need not tell its loss, and that on private examples is told to nobody.
+    if not node.config.privacy.on and (node.inner.trainer.evaluates or not math.isnan(phase.loss)):
         node.journal.measured(train_loss=phase.loss)
     node.state.neighbours = view.neighbours
     if not node.state.last_round:  # at the end neighbours leave, as they should

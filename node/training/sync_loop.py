@@ -86,6 +86,7 @@ async def _next_phase(node: Node) -> Phase | None:
                 keep_state=node.state.checkpoint_due,
                 schedule_step=node.state.schedule_step,
                 rate_factor=node.state.rate_factor,
+                planned=node.pace.steps,
             ),
         )
     except Exception as error:

@@ -113,6 +113,20 @@ class HoldsOutOwn(Protocol):
 
 
 @runtime_checkable
+class HasExamples(Protocol):
+    """A task whose examples to train on can be counted and named, for differential privacy of examples
+    (`privacy.privatizer = "example"`). What is protected is one of these: no byte of the data is in two."""
+
+    def example_count(self, shard: Shard) -> int:
+        """Return how many examples the shard has. All of them count as known: their number is told."""
+
+    def examples_at(self, shard: Shard, numbers: Sequence[int]) -> Batch:
+        """Return the examples with these numbers, from 0 to `example_count`, as a batch like those of `train_batch`:
+        tensors whose first dimension is that of the examples, in tuples, lists or dicts. A function of its arguments,
+        and each example one of its number alone."""
+
+
+@runtime_checkable
 class Identified(Protocol):
     """A task with more that members must have alike than the shapes of what is trained: frozen weights, a vocabulary.
     A member with another identity is in another run, and is refused."""

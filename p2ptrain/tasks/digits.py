@@ -6,7 +6,7 @@ nodes agree without a word.
 """
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -81,6 +81,15 @@ class Digits:
         mine = self.examples(shard)
         rng = np.random.default_rng([seed, shard.index, step])
         chosen = torch.from_numpy(mine[rng.integers(0, len(mine), size)])
+        return self.train.images[chosen], self.train.labels[chosen]
+
+    def example_count(self, shard: Shard) -> int:
+        """Return how many digits the shard has."""
+        return len(self.examples(shard))
+
+    def examples_at(self, shard: Shard, numbers: Sequence[int]) -> Batch:
+        """Return these digits of the shard: fp32 (n, 64) and int64 (n,)."""
+        chosen = torch.from_numpy(self.examples(shard)[list(numbers)])
         return self.train.images[chosen], self.train.labels[chosen]
 
     def eval_batches(self, limit: int) -> list[Batch]:

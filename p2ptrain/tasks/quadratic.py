@@ -12,7 +12,7 @@ task: with as many shards as functions each node has one, with fewer shards seve
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -114,6 +114,16 @@ class Quadratic:
         curvature_s = self.curvature_n[chosen]
         target_sd = self.minimum_nd[chosen] + noise_sd * (self.noise / curvature_s)[:, None]
         return torch.from_numpy(target_sd.astype(np.float32)), torch.from_numpy(curvature_s.astype(np.float32))
+
+    def example_count(self, shard: Shard) -> int:
+        """Return how many functions the shard has."""
+        return len(range(shard.index % shard.count, self.functions, shard.count))
+
+    def examples_at(self, shard: Shard, numbers: Sequence[int]) -> Batch:
+        """Return these functions of the shard, as examples without noise."""
+        chosen = shard.index % shard.count + shard.count * np.array(numbers, np.int64)
+        target_nd, curvature_n = self.minimum_nd[chosen], self.curvature_n[chosen]
+        return torch.from_numpy(target_nd.astype(np.float32)), torch.from_numpy(curvature_n.astype(np.float32))
 
     def eval_batches(self, limit: int) -> list[Batch]:
         """Return the first `limit` functions, of all nodes, as examples without noise. They are in no order."""

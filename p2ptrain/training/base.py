@@ -173,6 +173,18 @@ class GivesBackMemory(Protocol):
 
 
 @runtime_checkable
+class ProtectsData(Protocol):
+    """A learner that may protect what it trains on (p2ptrain/privacy). Where it does not, both calls do nothing."""
+
+    def ask_ahead(self, steps: int) -> None:
+        """Ask whoever counts them for the releases of a round of so many steps. Where that is refused, `take_step`
+        takes no more steps."""
+
+    def end_round(self) -> None:
+        """Make the round's own move what may be released of it, in the live model. Call it before a snapshot."""
+
+
+@runtime_checkable
 class TakesSnapshots(Protocol):
     """A learner whose parameters are copied while it takes its next step: it knows when they are written to."""
 

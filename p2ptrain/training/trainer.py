@@ -11,6 +11,10 @@ A step that runs out of memory is taken again, from the same random numbers, wit
 (micro_batch.py): its gradient stays that of the whole batch. On a GPU the number that fits is searched for from below
 when a whole batch has not fitted for the first time.
 A step whose loss or gradient is not finite is not taken: it is counted in `skipped_steps`, and the next one goes on.
+
+With `privacy` the gradient of each step is a private one (private_steps.py), or the move of each round is
+(private_rounds.py). What it computes from its training data is then told to nobody otherwise: no loss, no count of
+examples, no verdict of `judge`. Such a run does not go on bit for bit: examples and noise are drawn anew.
 """
 
 import math
@@ -26,6 +30,7 @@ from p2ptrain.drift.none import NoCorrection
 from p2ptrain.inner.base import InnerOptimizer, bound_, moment_buffers
 from p2ptrain.inner.filed_optimizer import FiledOptimizer
 from p2ptrain.inner.inner_state import BufferPart, InnerState, Wanted, place_in
+from p2ptrain.privacy.base import BudgetSpentError
 from p2ptrain.saved.filed_vector import Refused
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks.base import Batch, Shard, Task, identity_of, optimizer_options, whole_batches
@@ -35,6 +40,7 @@ from p2ptrain.training.base import Learner, OptimizerPlace
 from p2ptrain.training.compiled_loss import CompiledLoss
 from p2ptrain.training.device_copies import Gathering, on_host, overwrite
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
+from p2ptrain.training.example_gradients import check_buffers
 from p2ptrain.training.flat import FlatParameters, fingerprint
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
 from p2ptrain.training.machine import Machine
@@ -43,6 +49,9 @@ from p2ptrain.training.micro_batch import MicroBatch
 from p2ptrain.training.model import bind_parameters, build_model, shell_of
 from p2ptrain.training.parked_tensors import ParkedTensors
 from p2ptrain.training.preflight import kept_by_a_batch
+from p2ptrain.training.private_rounds import PrivateRounds
+from p2ptrain.training.private_steps import PrivateSteps
+from p2ptrain.training.private_training import PrivateTraining
 from p2ptrain.training.train_config import TrainConfig, lr_at
 
 DRIFT_PREFIX = "drift."
@@ -57,7 +66,8 @@ class Trainer(Learner):
     ValueError when the optimizer cannot train such a model.
 
     `data_seed` orders the data, by default as the seed does; nodes that share a shard need different ones.
-    `tells` is what `inner_state` has, beside the model, of each round; `gradient` takes a vector more.
+    `tells` is what `inner_state` has, beside the model, of each round; `gradient` takes a vector more. `privacy`: how
+    the shard's examples are protected; None: not at all.
     """
 
     def __init__(
@@ -68,6 +78,7 @@ class Trainer(Learner):
         *,
         data_seed: int | None = None,
         tells: Collection[Wanted] = (),
+        privacy: PrivateTraining | None = None,
     ) -> None:
         self.task, self.config, self.shard = task, config, shard
         self.data_seed = config.seed if data_seed is None else data_seed
@@ -106,6 +117,12 @@ class Trainer(Learner):
         """What training needs, while the device's memory is given back."""
         self._told_of_rounds = False
         self._evaluator = Evaluator(task, self.machine, self._shell, examples=config.eval_examples, shard=shard)
+        self.budget_spent = False
+        """Whether no more steps are taken, as they would exceed the budget of privacy."""
+        self._private_steps: PrivateSteps | None = None
+        self._private_rounds: PrivateRounds | None = None
+        if privacy is not None:
+            self._protect(privacy)
 
     def keep_optimizer_in(self, new_file: Callable[[], NamelessFile], refused: Refused) -> None:
         """Keep the inner optimizer's vectors in files from now on, with the same numbers. Call it while nobody trains,
@@ -120,6 +137,8 @@ class Trainer(Learner):
         """Let no more examples go through the model at a time, in a step or an evaluation. The gradient is that of the
         whole batch, within rounding."""
         self._micro.size = examples
+        if self._private_steps is not None:
+            self._private_steps.chunk = min(self._private_steps.chunk, examples)
         self._evaluator.take_at_a_time(examples)
 
     def least_at_a_time(self) -> int:
@@ -195,18 +214,45 @@ class Trainer(Learner):
         return False
 
     def take_step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float | None:
-        """As `step`."""
-        return self.step(schedule_step, rate_factor=rate_factor)
+        """As `step`. None, with no step taken, where the budget of privacy allows none."""
+        if self.budget_spent:
+            return None
+        try:
+            return self.step(schedule_step, rate_factor=rate_factor)
+        except BudgetSpentError:
+            self.budget_spent = True
+            return None
+
+    def ask_ahead(self, steps: int) -> None:
+        """Ask for what a round of so many steps will release, before the first of them. Where the budget does not allow
+        it, no more steps are taken."""
+        with self._live:
+            try:
+                if self._private_steps is not None:
+                    self._private_steps.allowance.ask_ahead(steps)
+                elif self._private_rounds is not None:
+                    self._private_rounds.allowance.ask_ahead(1)
+            except BudgetSpentError:
+                self.budget_spent = True
+
+    def end_round(self) -> None:
+        """Make the round's own move a release, in the live model, where rounds are private. Call it before a snapshot.
+        Raises BudgetSpentError where `ask_ahead` was not called."""
+        if self._private_rounds is not None:
+            with self._live:
+                self._private_rounds.release_()
 
     def step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float:
-        """Return one optimizer step over `grad_accumulation` batches; the mean loss (nan or inf when it was skipped).
+        """Return one optimizer step over `grad_accumulation` batches; the mean loss: nan or inf when it was
+        skipped, nan where it is private. Raises BudgetSpentError, with no step taken.
 
         The learning rate is that of `schedule_step`, by default of the step's own number, times `rate_factor`.
         """
         with self._live:
             loss = self._compute_gradient(self.global_step)
-            self._finish_step(schedule_step, rate_factor=rate_factor, usable=math.isfinite(loss))
-            return loss
+            private = self._private_steps is not None  # its loss is not known
+            self._finish_step(schedule_step, rate_factor=rate_factor, usable=private or math.isfinite(loss))
+            return loss if self._private_rounds is None else math.nan
 
     def gradient(self, step: int | None = None) -> tuple[float, torch.Tensor]:
         """The first half of `step`, for a strategy that averages gradients between the halves: mean loss, and gradient
@@ -267,7 +313,7 @@ class Trainer(Learner):
     def vector(self) -> torch.Tensor:
         """Return a copy of the live parameters, fp32 (d,) on the CPU."""
         with self._live:
-            return self.flat.vector()
+            return on_host(self.flat.copies, self._shown_d)
 
     def snapshot(self) -> tuple[torch.Tensor, Gathering]:
         """Return what becomes a copy of the live parameters as they are now, fp32 (d,) on the CPU, and its gathering:
@@ -288,10 +334,14 @@ class Trainer(Learner):
         with self._live:
             self._told_of_rounds = True
             self.drift.begin_round(self.flat.data_d)
+            if self._private_rounds is not None:
+                self._private_rounds.begin()
 
     def correct(self, correction_d: torch.Tensor) -> None:
         """Add `correction_d` (d,) to the live parameters, between two steps. ValueError on another shape."""
         with self._live:
+            if self._private_rounds is not None:
+                self._private_rounds.add_(correction_d)
             if not self._bends:
                 self.flat.add_(correction_d)
                 return
@@ -315,6 +365,8 @@ class Trainer(Learner):
                 self._gradients_d.zero_()
                 self._summed = 0
             self.drift.begin_round(self.flat.data_d)
+            if self._private_rounds is not None:
+                self._private_rounds.begin()
 
     def evaluate(self, x_d: torch.Tensor | None = None) -> float:
         """Mean loss on the held-out examples of the model `x_d` (d,), or of the live one. Safe beside `step`."""
@@ -338,8 +390,11 @@ class Trainer(Learner):
 
     def judge(self, x_d: torch.Tensor, round: int) -> float:
         """Mean loss of the model `x_d` (d,) on a batch of own data: the same one in a round, another in the next, and
-        drawn apart from those that are trained on. Safe beside `step`."""
+        drawn apart from those that are trained on. Where these are private, on held-out data instead. Safe beside
+        `step`."""
         size = self.config.batch_size
+        if self.is_private:
+            return self._evaluator.loss(x_d, self.task.eval_batches(size))
         with calling(self.task, "train_batch"):
             batch = self.task.train_batch(round, seed=self.data_seed ^ JUDGED, shard=self.shard, size=size)
         return self._evaluator.loss(x_d, [batch])
@@ -405,10 +460,40 @@ class Trainer(Learner):
                     self.flat.copies.deliver([state[name]], [(tensor,)], overwrite)
             take_up_untrained(self.model, untrained)
             self.global_step, self.tokens, self.skipped_steps = (int(count) for count in state["counters"])
+            if self._private_rounds is not None:
+                self._private_rounds.begin()
+
+    @property
+    def is_private(self) -> bool:
+        """Return whether the shard's examples are protected."""
+        return self._private_steps is not None or self._private_rounds is not None
+
+    @property
+    def _shown_d(self) -> torch.Tensor:
+        """The parameters that may be seen: where rounds are private, those without the own steps of the round under
+        way."""
+        return self.flat.data_d if self._private_rounds is None else self._private_rounds.shown_d
+
+    def _protect(self, privacy: PrivateTraining) -> None:
+        if privacy.privatizer.unit == "example":
+            self._private_steps = PrivateSteps(
+                self.task,
+                self.model,
+                self.flat,
+                self.machine,
+                self.shard,
+                privacy,
+                batch_size=self.config.batch_size * self.config.grad_accumulation,
+            )
+        elif privacy.privatizer.unit == "update":
+            with calling(self.task, "train_batch"):
+                batch = self.task.train_batch(0, seed=self.data_seed, shard=self.shard, size=self.config.batch_size)
+            check_buffers(self.task, self.model, self.machine, batch)
+            self._private_rounds = PrivateRounds(self.flat, privacy)
 
     def _state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
         counters = torch.tensor([self.global_step, self.tokens, self.skipped_steps], dtype=torch.int64, device="cpu")
-        buffers = self._buffers()
+        buffers = self._told_buffers()
         if self._parked is not None:
             buffers = {name: self._parked.on_host(tensor) for name, tensor in buffers.items()}
         state = {name: take(tensor) for name, tensor in buffers.items()}
@@ -418,6 +503,9 @@ class Trainer(Learner):
     def _buffers(self) -> dict[str, torch.Tensor]:
         drift_buffers = {DRIFT_PREFIX + name: tensor for name, tensor in self.drift.buffers.items()}
         return {"parameters": self.flat.data_d, **self.optimizer.buffers, **drift_buffers}
+
+    def _told_buffers(self) -> dict[str, torch.Tensor]:
+        return {**self._buffers(), "parameters": self._shown_d}
 
     def _check_state(self, state: Mapping[str, torch.Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
         given = {name for name in state if not name.startswith(UNTRAINED_PREFIX)}
@@ -450,7 +538,11 @@ class Trainer(Learner):
 
     def _backward(self, step: int) -> float:
         """Forwards and backwards: without compiling once that has failed, and with ever smaller micro-batches until
-        they fit."""
+        they fit. Of private steps the loss is nan."""
+        if self._private_steps is not None:
+            self._private_steps.gradient_()
+            self.tokens += self._private_steps.tokens
+            return math.nan
         while True:
             searches = False
             restore_random_state = self.machine.random_state()

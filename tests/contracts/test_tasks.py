@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from p2ptrain.tasks import TASKS, Generative, Shard, Task, get
+from p2ptrain.tasks.base import HasExamples
 from p2ptrain.training import TrainConfig, Trainer
+from p2ptrain.training.example_gradients import ExampleGradients, check_example_gradients, norms_of
+from p2ptrain.training.flat import trainable
+from p2ptrain.training.machine import Machine
+from p2ptrain.training.model import build_model
 
 REPOSITORY = Path(__file__).parents[2]
 TINY_LLAMA = str(REPOSITORY / "tests/data/tiny-llama.json")
@@ -142,3 +147,44 @@ def test_who_can_speak_does(task):
     said = [task.generate(model, "the ", length=12, temperature=1.0, seed=seed) for seed in (1, 1, 2)]
     assert said[0].startswith("the ")
     assert said[0] == said[1] != said[2]
+
+
+def test_every_task_of_ours_names_its_examples(task):
+    assert isinstance(task, HasExamples) == (type(task).__module__.partition(".")[0] == "p2ptrain")
+
+
+def test_examples_are_the_shards_and_each_is_one_of_its_number_alone(task):
+    if not isinstance(task, HasExamples):
+        pytest.skip("a task of a user's own, without them")
+    shards = [Shard(index=index, count=3) for index in range(3)]
+    counts = [task.example_count(shard) for shard in shards]
+    assert min(counts) > 0
+    found = [examples([task.examples_at(shard, range(count))]) for shard, count in zip(shards, counts, strict=True)]
+    assert [len(each) for each in found] == counts, "none is there twice"
+    assert len(set.union(*found)) == sum(counts), "nor in two shards"
+    assert not set.union(*found) & examples(task.eval_batches(10_000)) or task.name == "quadratic"
+    few = [counts[0] - 1, 0, 3]
+    together = task.examples_at(shards[0], few)
+    alone = [task.examples_at(shards[0], [number]) for number in few]
+    assert all(torch.equal(torch.cat([each[at] for each in alone]), together[at]) for at in range(2))
+    plain = task.train_batch(0, seed=0, shard=shards[0], size=3)
+    assert [(it.dtype, it.shape) for it in together] == [(it.dtype, it.shape) for it in plain]
+
+
+def test_gradients_of_examples_are_those_of_a_loop_of_single_examples(task):
+    """In the types that the trainer computes in; the check before a run has the same limit in fp64."""
+    if not isinstance(task, HasExamples):
+        pytest.skip("a task of a user's own, without them")
+    config = TrainConfig(device="cpu")
+    model, machine = build_model(task, 0), Machine.of(config)
+    batch = task.examples_at(Shard(index=1, count=3), [0, 2, 1, 4])
+    check_example_gradients(task, model, machine, batch)
+    found = ExampleGradients(task, model, machine)(batch)
+    norms = norms_of(found)
+    for number in range(4):
+        model.zero_grad(set_to_none=True)
+        task.loss(model, tuple(it[number : number + 1] for it in batch)).backward()
+        whole = torch.cat([each.grad.flatten() for _, each in trainable(model)])
+        off = torch.cat([found[name][number].flatten() - each.grad.flatten() for name, each in trainable(model)])
+        assert float(off.norm() / whole.norm()) < 1e-6
+        assert float(norms[number]) == pytest.approx(float(whole.double().norm()), rel=1e-6)

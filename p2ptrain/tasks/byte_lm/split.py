@@ -69,6 +69,16 @@ class Split:
         offsets = rng.integers(0, self.block - self.window + 1, size)
         return mine[rng.integers(0, len(mine), size)] * self.block + offsets
 
+    def train_window_count(self, shard: Shard) -> int:
+        """Return how many windows the shard's blocks have that do not overlap: every byte is in one at most."""
+        return len(self.train_blocks(shard)) * (self.block // self.window)
+
+    def train_windows(self, shard: Shard, numbers: Starts) -> Starts:
+        """Return where these of them begin."""
+        blocks, places = np.divmod(numbers, self.block // self.window)
+        starts: Starts = self.train_blocks(shard)[blocks] * self.block + places * self.window
+        return starts
+
     def held_out_windows(self, limit: int) -> Starts:
         """At most `limit` windows of the held-out blocks that do not overlap, evenly spaced over them."""
         per_block = self.block // self.window
@@ -120,6 +130,21 @@ class DomainSplit:
         for number, (domain, part) in enumerate(mine):
             here = chosen == number
             starts[here] = self.offsets[domain] + self.splits[domain].draw(part, int(here.sum()), rng)
+        return starts
+
+    def train_window_count(self, shard: Shard) -> int:
+        """Return how many windows the shard's domains have that do not overlap."""
+        return sum(self.splits[domain].train_window_count(part) for domain, part in self.domains_of(shard))
+
+    def train_windows(self, shard: Shard, numbers: Starts) -> Starts:
+        """Return where these of them begin, those of one domain after those of another."""
+        starts, first = np.empty(len(numbers), np.int64), 0
+        for domain, part in self.domains_of(shard):
+            split = self.splits[domain]
+            count = split.train_window_count(part)
+            here = (numbers >= first) & (numbers < first + count)
+            starts[here] = self.offsets[domain] + split.train_windows(part, numbers[here] - first)
+            first += count
         return starts
 
     def held_out_windows(self, limit: int) -> Starts:

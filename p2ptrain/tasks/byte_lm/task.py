@@ -1,5 +1,6 @@
 """The byte-lm task: predict the next byte of a text. Loss in nats per byte, no tokenizer, any data."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,14 @@ class ByteLM:
         """`size` windows of the shard: inputs and targets, each int64 (size, context)."""
         rng = np.random.default_rng([seed, shard.index, step])
         return self._windows(self.split.draw(shard, size, rng))
+
+    def example_count(self, shard: Shard) -> int:
+        """Return how many windows the shard has that do not overlap."""
+        return self.split.train_window_count(shard)
+
+    def examples_at(self, shard: Shard, numbers: Sequence[int]) -> Batch:
+        """Return these of them: inputs and targets, each int64 (n, context)."""
+        return self._windows(self.split.train_windows(shard, np.array(numbers, np.int64)))
 
     def eval_batches(self, limit: int) -> list[Batch]:
         """Up to `limit` fixed windows of the held-out blocks."""

@@ -55,12 +55,17 @@ class ImageSet:
 
     def draw(self, step: int, *, seed: int, shard: Shard, size: int) -> list[int]:
         """Return the numbers of one batch: each image of the shard once, in an order of the seed, then again."""
+        mine = self.of_shard(shard)
+        chosen: list[int] = mine[drawn(step, seed=seed, index=shard.index, size=size, count=len(mine))].tolist()
+        return chosen
+
+    def of_shard(self, shard: Shard) -> Numbers:
+        """Return the images that the shard trains on. TaskError where it has none."""
         place = (shard.index % shard.count, shard.count)
         mine = self._dealt.get(place)
         if mine is None:
             mine = self._dealt[place] = self._dealing.of_shard(shard)
-        chosen: list[int] = mine[drawn(step, seed=seed, index=shard.index, size=size, count=len(mine))].tolist()
-        return chosen
+        return mine
 
     def own_held_out(self, shard: Shard) -> Numbers:
         """Return the images that the shard holds out for itself."""

@@ -1,10 +1,11 @@
 """The hf-lm task: any causal language model of transformers on any text or conversations, whole or by LoRA."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -123,6 +124,22 @@ class HFLanguageModel:
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
         """`size` rows of the shard: inputs and targets, each int64 (size, length). Each row once an epoch."""
         return self.split.draw(step, seed=seed, shard=shard, size=size)
+
+    def example_count(self, shard: Shard) -> int:
+        """Return how many rows the shard has. TaskError for streamed data, whose number is not known."""
+        return len(self._held().rows(shard))
+
+    def examples_at(self, shard: Shard, numbers: Sequence[int]) -> Batch:
+        """Return these rows of the shard: inputs and targets, each int64 (n, length). The last target of a row, which
+        is the first input of the next one, is left out: no token is in two examples."""
+        inputs_bt, targets_bt = self._held().rows(shard).batch(np.array(numbers, np.int64))
+        targets_bt[:, -1] = NOT_COUNTED
+        return inputs_bt, targets_bt
+
+    def _held(self) -> TokenSplit:
+        if isinstance(self.split, TokenSplit):
+            return self.split
+        raise TaskError("hf-lm cannot count the examples of streamed data: leave task.stream out")
 
     def eval_batches(self, limit: int) -> list[Batch]:
         """Up to `limit` fixed rows of the examples that are held out for all."""

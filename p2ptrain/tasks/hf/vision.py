@@ -1,6 +1,6 @@
 """The hf-vision task: an image classifier of transformers, whole or by LoRA, on a folder of images or the digits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
@@ -89,6 +89,14 @@ class HFVision:
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
         """`size` images of the shard, fp32 (size, channels, side, side), and labels int64 (size,)."""
         return self.images.batch(self.images.draw(step, seed=seed, shard=shard, size=size))
+
+    def example_count(self, shard: Shard) -> int:
+        """Return how many images the shard has."""
+        return len(self.images.of_shard(shard))
+
+    def examples_at(self, shard: Shard, numbers: Sequence[int]) -> Batch:
+        """Return these images of the shard, and their labels, as `train_batch` does."""
+        return self.images.batch(self.images.of_shard(shard)[list(numbers)].tolist())
 
     def eval_batches(self, limit: int) -> list[Batch]:
         """Up to `limit` of the images that are held out for all."""

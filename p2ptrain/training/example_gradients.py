@@ -1,0 +1,170 @@
+"""Gradients of single examples, by torch.func, and the check that they are those of a loop.
+
+`vmap(grad(loss))` computes the task's own loss on each example as a batch of one, over all trained parameters at once,
+tied ones included. Hooks on layers do not see a parameter that is used twice, and clip the wrong thing without a word.
+A model that vmap cannot run fails loudly, and is refused before the first step.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+
+from p2ptrain.inner.base import Place
+from p2ptrain.tasks.base import Batch, Task, TaskError
+from p2ptrain.tasks.calling import calling
+from p2ptrain.training.flat import trainable
+from p2ptrain.training.machine import Machine
+
+Gradients = dict[str, torch.Tensor]
+"""By parameter, (n, ...) of n examples."""
+
+TOLERANCE: Final = 1e-6
+"""Largest difference to a loop's gradient of an example, over the norm of that gradient. In fp64 it is a billionth of
+this, and 1e-7 where the loss is computed in fp32."""
+
+
+class ExampleGradients:
+    """Gradients of the examples of a batch, of `model`'s trained parameters as they are when it is called. TaskError
+    for a batch that is more than tensors in containers."""
+
+    def __init__(self, task: Task, model: nn.Module, machine: Machine) -> None:
+        self._machine = machine
+        self._whole = _LossOf(task, model)
+        self._parameters = {f"model.{name}": parameter.detach() for name, parameter in trainable(model)}
+
+    def __call__(self, batch: Batch) -> Gradients:
+        """Return the gradient of each example's loss, (n, ...) by parameter, on the model's device."""
+        leaves, form = pytree.tree_flatten(self._machine.take(batch))
+        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            raise TaskError("gradients of single examples want batches of tensors in tuples, lists or dicts alone")
+
+        def loss_of(parameters: Gradients, *example: torch.Tensor) -> torch.Tensor:
+            alone = pytree.tree_unflatten([leaf.unsqueeze(0) for leaf in example], form)
+            with self._machine.autocast():
+                return functional_call(self._whole, parameters, (alone,))  # type: ignore[no-any-return]
+
+        each: Callable[..., Gradients] = vmap(grad(loss_of), in_dims=(None, *(0 for _ in leaves)))
+        with sdpa_kernel(SDPBackend.MATH):  # vmap goes over the others example by example
+            return {name.removeprefix("model."): it for name, it in each(self._parameters, *leaves).items()}
+
+
+class _LossOf(nn.Module):
+    """The task's loss as a module, so that functional_call reaches the model inside."""
+
+    def __init__(self, task: Task, model: nn.Module) -> None:
+        super().__init__()
+        self._task = task
+        self.model = model
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        return self._task.loss(self.model, batch)
+
+
+def norms_of(gradients: Gradients) -> torch.Tensor:
+    """Return the norm of each example's whole gradient, over all parameters together, fp64 (n,)."""
+    squares = [
+        torch.linalg.vector_norm(it.flatten(1), dim=1, dtype=torch.float64).square() for it in gradients.values()
+    ]
+    return torch.stack(squares).sum(0).sqrt()
+
+
+def add_weighted_(sum_d: torch.Tensor, gradients: Gradients, factors_n: torch.Tensor, places: Sequence[Place]) -> None:
+    """Add each example's gradient times its factor (n,) to the flat vector (d,), in place. What has the factor 0 is
+    left out, whatever its values."""
+    kept = factors_n != 0
+    every = bool(kept.all())
+    weights_n = factors_n if every else factors_n[kept]
+    for place in places:
+        rows_nd = gradients[place.name].flatten(1)
+        rows_nd = (rows_nd if every else rows_nd[kept]).to(sum_d.dtype)
+        sum_d[place.span].addmv_(rows_nd.t(), weights_n.to(sum_d.dtype))
+
+
+def check_example_gradients(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> None:
+    """Compare the gradients of a few examples with those of a loop, on a copy of the model. TaskError, in one line,
+    where vmap cannot compute them, where they differ, and where the model changes what is not trained."""
+    with torch.random.fork_rng(devices=[machine.device] if machine.device.type == "cuda" else []):
+        try:
+            _compare(task, copy.deepcopy(model).double(), machine, _double(batch))
+        except TaskError:
+            raise
+        except Exception:  # a model that computes in a type of its own; what is its author's fault is raised again
+            with calling(task, "loss"):
+                _compare(task, copy.deepcopy(model), machine, batch)
+
+
+def check_buffers(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> None:
+    """Take the loss of a batch on a copy of the model. TaskError where that changes what is not trained."""
+    with torch.random.fork_rng(devices=[machine.device] if machine.device.type == "cuda" else []):
+        twin = copy.deepcopy(model)
+        before = _buffers_of(twin)
+        with calling(task, "loss"), machine.autocast():
+            task.loss(twin, machine.take(batch))
+        _check_same(before, twin, "update")
+
+
+def _buffers_of(twin: nn.Module) -> list[torch.Tensor]:
+    return [buffer.clone() for buffer in twin.buffers()]
+
+
+def _check_same(before: list[torch.Tensor], twin: nn.Module, privatizer: str) -> None:
+    if any(not torch.equal(one, other) for one, other in zip(before, twin.buffers(), strict=True)):
+        raise TaskError(
+            f"privacy.privatizer={privatizer}: the model changes buffers while it trains, which no noise covers; take "
+            "a model without them, such as one with LayerNorm"
+        )
+
+
+def _compare(task: Task, twin: nn.Module, machine: Machine, batch: Batch) -> None:
+    before = _buffers_of(twin)
+    batch = machine.take(batch)
+    expected = [_alone(task, twin, machine, _example(batch, number)) for number in range(_count(batch))]
+    _check_same(before, twin, "example")
+    twin.zero_grad(set_to_none=True)
+    try:
+        found = ExampleGradients(task, twin, machine)(batch)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:160]
+        raise _refused(f"torch.func.vmap cannot compute them ({reason})") from error
+    for number, alone in enumerate(expected):
+        whole = float(torch.stack([it.double().square().sum() for it in alone.values()]).sum().sqrt())
+        for name, it in alone.items():
+            off = float((found[name][number].double() - it.double()).norm())
+            if not off <= TOLERANCE * whole:  # false for nan, too
+                raise _refused(f"those of {name} differ from a loop's by {off / max(whole, 1e-300):.1e} of the norm")
+
+
+def _alone(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> Gradients:
+    model.zero_grad(set_to_none=True)
+    with machine.autocast():
+        loss = task.loss(model, batch)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return {name: torch.zeros_like(each) if each.grad is None else each.grad.clone() for name, each in trainable(model)}
+
+
+def _refused(why: str) -> TaskError:
+    return TaskError(
+        f"privacy.privatizer=example needs gradients of single examples: {why}; take another model, or "
+        "privacy.privatizer=update"
+    )
+
+
+def _count(batch: Batch) -> int:
+    return int(pytree.tree_leaves(batch)[0].shape[0])
+
+
+def _example(batch: Batch, number: int) -> Batch:
+    return pytree.tree_map(lambda leaf: leaf[number : number + 1], batch)
+
+
+def _double(batch: Batch) -> Batch:
+    def wide(leaf: Any) -> Any:
+        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+
+    return pytree.tree_map(wide, batch)

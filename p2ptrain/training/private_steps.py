@@ -1,0 +1,92 @@
+"""DP-SGD's gradient in place of a batch's: drawn, clipped one by one, summed, noised, and divided by what is expected.
+
+    g = (sum over drawn i of grad_i min(1, C / ||grad_i||)  +  N(0, (z C)^2)) / (q N)
+
+Every example of the shard is drawn with probability q from secret randomness, so that a step may have none: it is then
+of noise alone, and a step like any other. The number that was drawn is told to nobody, and neither is a loss.
+"""
+
+import math
+
+from torch import nn
+
+from p2ptrain.privacy.allowance import Allowance
+from p2ptrain.tasks.base import HasExamples, Shard, Task, TaskError, whole_batches
+from p2ptrain.tasks.calling import calling
+from p2ptrain.training.example_gradients import ExampleGradients, add_weighted_, check_example_gradients, norms_of
+from p2ptrain.training.flat import FlatParameters
+from p2ptrain.training.machine import Machine
+from p2ptrain.training.private_training import PrivateTraining
+
+COMPARED = 3
+"""Examples whose gradients are compared with a loop's before the first step: more than one, for vmap to go over."""
+
+
+CHUNK_BYTES = 1 << 28
+"""Most memory of the gradients of single examples, where the user sets no number of them. Chosen."""
+
+
+class PrivateSteps:
+    """Makes the gradients of a trainer whose model has the parameters `flat`. TaskError, in one line, for a task whose
+    examples cannot be told apart, or have no gradients of their own. `batch_size` is what a step has otherwise."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        flat: FlatParameters,
+        machine: Machine,
+        shard: Shard,
+        privacy: PrivateTraining,
+        *,
+        batch_size: int,
+    ) -> None:
+        if not isinstance(task, HasExamples):
+            raise TaskError(
+                f"privacy.privatizer={privacy.privatizer.name} draws single examples, and the task {task.name} cannot "
+                "name them: give it example_count() and examples_at(), or take privacy.privatizer=update"
+            )
+        if whole_batches(task):
+            raise TaskError(
+                f"privacy.privatizer={privacy.privatizer.name}: the loss of the task {task.name} compares the examples "
+                "of a batch, so that none has a gradient of its own; take privacy.privatizer=update"
+            )
+        self._task, self._flat, self._machine, self._shard = task, flat, machine, shard
+        self._examples: HasExamples = task
+        self._privacy = privacy
+        with calling(task, "example_count"):
+            self.count = task.example_count(shard)
+        if self.count < 1:
+            raise TaskError(f"the task {task.name} has no example for shard {shard.index} of {shard.count}")
+        self.rate = min(1.0, batch_size / self.count) if privacy.rate is None else privacy.rate
+        fitting = min(math.ceil(2 * self.rate * self.count), CHUNK_BYTES // (flat.numel * flat.data_d.element_size()))
+        self.chunk = privacy.chunk or max(1, fitting)
+        self.allowance = Allowance(privacy.privatizer, rate=self.rate, spend=privacy.spend)
+        few = [self.count * place // COMPARED for place in range(min(COMPARED, self.count))]
+        with calling(task, "examples_at"):
+            batch = task.examples_at(shard, few)
+        check_example_gradients(task, model, machine, batch)
+        self._gradients = ExampleGradients(task, model, machine)
+        self.tokens = round(self.rate * self.count * self._tokens_each())
+        """Predictions that a step is said to have: those expected, and not those drawn."""
+
+    def gradient_(self) -> None:
+        """Make the gradient of one step in the flat buffer. Raises BudgetSpentError, with nothing drawn."""
+        self.allowance.take()
+        sum_d, privatizer, source = self._flat.grad_d.zero_(), self._privacy.privatizer, self._privacy.source
+        drawn = source.drawn(self.count, self.rate)
+        for start in range(0, len(drawn), self.chunk):
+            with calling(self._task, "examples_at"):
+                batch = self._examples.examples_at(self._shard, drawn[start : start + self.chunk].tolist())
+            with calling(self._task, "loss"):
+                gradients = self._gradients(batch)
+            add_weighted_(sum_d, gradients, privatizer.factors(norms_of(gradients)), self._flat.places)
+        privatizer.add_noise_(sum_d, source)
+        sum_d.div_(self.rate * self.count)
+
+    def _tokens_each(self) -> float:
+        """Predictions of an example, by one that is held out: those of the shard would tell of its data."""
+        with calling(self._task, "eval_batches"):
+            held_out = self._task.eval_batches(1)
+        with calling(self._task, "tokens"):
+            return float(self._task.tokens(held_out[0])) if held_out else 1.0
