@@ -1,0 +1,75 @@
+"""What a privatizer does not go with is refused in one line, before anything is trained; nothing goes on without it."""
+
+from typing import Any
+
+import pytest
+
+from node.config.auto_rate import find_rate
+from node.config.schema import from_raw
+from node.roles.assembly import check_runnable, own_trainer
+from node.roles.site_check import check_site
+from node.system.errors import UsageError
+from node.system.ranks import SiteProcess
+from p2ptrain.privacy.base import Release
+from p2ptrain.training import Trainer
+
+EXAMPLE = {"privatizer": "example"}
+UPDATE = {"privatizer": "update"}
+
+
+def raw_of(privacy: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any]:
+    return {"task": {"name": "digits"}, "privacy": privacy, **sections}
+
+
+@pytest.mark.parametrize(
+    ("privacy", "sections", "words"),
+    [
+        (EXAMPLE, {"node": {"lane": "process"}}, "node.lane=process"),
+        (UPDATE, {"node": {"lane": "process"}}, "node.lane=process"),
+        (EXAMPLE, {"task": {"name": "external"}}, "p2ptrain.join"),
+        (EXAMPLE, {"train": {"compile": True}}, "train.compile"),
+        (EXAMPLE, {"budget": {"memory": "8GiB"}}, "budget.memory"),
+        (UPDATE, {"sync": {"strategy": "mime"}}, "sync.strategy=mime"),
+        (UPDATE, {"sync": {"strategy": "des_loc"}}, "sync.strategy=des_loc"),
+    ],
+)
+def test_what_it_does_not_go_with(privacy: dict[str, Any], sections: dict[str, Any], words: str) -> None:
+    config = from_raw(raw_of(privacy, **sections))
+    for attempt in (lambda: check_runnable(config), lambda: own_trainer(config, "peer")):
+        with pytest.raises(UsageError) as refused:
+            attempt()
+        assert words in str(refused.value)
+        assert f"privacy.privatizer={privacy['privatizer']}" in str(refused.value)
+        assert "\n" not in refused.value.line()
+
+
+def test_no_site_has_it() -> None:
+    process = SiteProcess(rank=0, count=2, local_rank=0, local_count=2, restarts=0)
+    with pytest.raises(UsageError, match=r"a site has no privacy\.privatizer=example"):
+        check_site(from_raw(raw_of(EXAMPLE)), process, run_dir_given=True)
+
+
+def test_no_rate_is_searched_for_on_private_data() -> None:
+    with pytest.raises(UsageError, match="no privatizer covers it"):
+        find_rate(raw_of(EXAMPLE, train={"learning_rate": "auto"}), lambda trial: None)
+
+
+@pytest.mark.parametrize("privacy", [EXAMPLE, UPDATE])
+def test_a_nodes_trainer_spends_what_its_settings_say(privacy: dict[str, Any]) -> None:
+    spent: list[Release] = []
+    config = from_raw(raw_of(privacy | {"noise": 0.8}, node={"shard_count": 4, "shard_index": 0}))
+    trainer = own_trainer(config, "peer", spend=spent.append)
+    assert isinstance(trainer, Trainer)
+    assert trainer.is_private
+    trainer.begin_round()
+    trainer.ask_ahead(6)
+    trainer.take_step()
+    (release,) = spent
+    expected = (6, 16 / 360) if privacy is EXAMPLE else (1, 1.0)
+    assert (release.mechanism, release.noise) == (privacy["privatizer"], 0.8)
+    assert (release.count, release.rate) == (expected[0], pytest.approx(expected[1]))
+
+
+def test_by_default_a_nodes_trainer_protects_nothing() -> None:
+    trainer = own_trainer(from_raw({"task": {"name": "digits"}}), "peer")
+    assert not trainer.is_private
