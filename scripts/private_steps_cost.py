@@ -1,0 +1,62 @@
+"""What a private step takes, over a plain one: in turns, in one thread, in seconds of the processor.
+
+    python scripts/private_steps_cost.py
+    python scripts/private_steps_cost.py --turns 40 --chunk 4
+
+One JSON line a model: medians in milliseconds, and each over the plain step.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from typing import Final
+
+import torch
+
+from p2ptrain import privacy, tasks
+from p2ptrain.tasks import Shard, Task
+from p2ptrain.training import TrainConfig, Trainer
+from p2ptrain.training.private_training import PrivateTraining
+
+MODELS: Final = {
+    "digits": ("digits", {}),
+    "byte-lm pico": ("byte-lm", {"size": "pico"}),
+    "byte-lm nano": ("byte-lm", {"size": "nano"}),
+}
+WARM_TURNS: Final = 2
+
+
+def main() -> None:
+    """Measure each model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=12, help="steps of each kind, after two to warm up")
+    parser.add_argument("--batch", type=int, default=16, help="examples of a plain step, and those expected")
+    parser.add_argument("--chunk", type=int, default=None, help="gradients of examples in memory; as by default")
+    given = parser.parse_args()
+    if min(given.turns, given.batch, 1 if given.chunk is None else given.chunk) < 1:
+        parser.error("--turns, --batch and --chunk must be 1 or more")
+    torch.set_num_threads(1)
+    for name, (task, options) in MODELS.items():
+        found = medians(tasks.get(task, **options), given.turns, given.batch, given.chunk)
+        over = {kind: round(found[kind] / found["plain"], 2) for kind in found}
+        print(json.dumps({"model": name, "ms": found, "over_plain": over}), flush=True)
+
+
+def medians(task: Task, turns: int, batch: int, chunk: int | None) -> dict[str, float]:
+    """Median milliseconds of a step, by kind."""
+    config, shard = TrainConfig(device="cpu", batch_size=batch), Shard(index=0, count=4)
+    protections = {kind: PrivateTraining(privatizer=privacy.get(kind), chunk=chunk) for kind in ("example", "update")}
+    trainers = {"plain": Trainer(task, config, shard)}
+    trainers |= {kind: Trainer(task, config, shard, privacy=given) for kind, given in protections.items()}
+    took: dict[str, list[float]] = {kind: [] for kind in trainers}
+    for _ in range(WARM_TURNS + turns):
+        for kind, trainer in trainers.items():
+            began = time.process_time()
+            trainer.step()
+            took[kind].append(time.process_time() - began)
+    return {kind: round(1e3 * statistics.median(times[WARM_TURNS:]), 2) for kind, times in took.items()}
+
+
+if __name__ == "__main__":
+    main()
