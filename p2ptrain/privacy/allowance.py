@@ -5,7 +5,7 @@ from typing import Final
 from p2ptrain.privacy.base import Privatizer, Release, Spend
 
 BLOCK: Final = 8
-"""Releases asked for at a time where more are made than were planned: whoever accounts for them waits for the disk
+"""Releases asked for at a time where more are made than were planned: who accounts for them waits for the disk
 each time. Chosen: less than half of a usual round's steps."""
 
 

@@ -177,7 +177,7 @@ class ProtectsData(Protocol):
     """A learner that may protect what it trains on (p2ptrain/privacy). Where it does not, both calls do nothing."""
 
     def ask_ahead(self, steps: int) -> None:
-        """Ask whoever counts them for the releases of a round of so many steps. Where that is refused, `take_step`
+        """Ask for the releases of a round of so many steps, from who counts them. Where that is refused, `take_step`
         takes no more steps."""
 
     def end_round(self) -> None:

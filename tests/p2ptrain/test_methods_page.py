@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from p2ptrain import aggregate, compress, drift, graphs, inner, outer, step_normalization, step_schedules
+from p2ptrain import aggregate, compress, drift, graphs, inner, outer, privacy, step_normalization, step_schedules
 from p2ptrain.sync import SYNC_STRATEGIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
@@ -27,6 +27,7 @@ NUMEL = 1 << 18
         ("graphs", graphs.names()),
         ("step schedules", step_schedules.names()),
         ("step normalizations", step_normalization.names()),
+        ("privatizers", privacy.names()),
     ],
 )
 def test_every_method_is_on_the_page(point, names):
