@@ -210,7 +210,7 @@ async def run(
     )
 
     check_budget(config, user_loop=user_loop is not None)
-    check_privacy(config)
+    check_privacy(config, user_loop=user_loop is not None)
     config = with_kept_region(config, node_dir)
     held = credentials.load(node_dir, passphrase)
     emit.redact.learn(*held.secrets())

@@ -36,7 +36,7 @@ class ClippedGaussian:
     def add_noise_(self, sum_d: torch.Tensor, source: NormalSource) -> None:
         """Add fp64 noise to the sum (d,), in place, rounded once to the sum's own type."""
         noise_d = source.normals(sum_d.numel()).mul_(self.noise * self.clip)
-        sum_d.copy_(noise_d.to(sum_d.device).add_(sum_d))
+        sum_d.copy_(noise_d.add_(sum_d.to("cpu")))
 
     def release(self, *, rate: float, count: int) -> Release:
         """Return what `count` sums of contributions drawn with probability `rate` spend."""

@@ -7,6 +7,7 @@ import pytest
 from node.config.auto_rate import find_rate
 from node.config.schema import from_raw
 from node.roles.assembly import check_runnable, own_trainer
+from node.roles.privacy_check import check_privacy
 from node.roles.site_check import check_site
 from node.system.errors import UsageError
 from node.system.ranks import SiteProcess
@@ -29,6 +30,7 @@ def raw_of(privacy: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any
         (EXAMPLE, {"task": {"name": "external"}}, "p2ptrain.join"),
         (EXAMPLE, {"train": {"compile": True}}, "train.compile"),
         (EXAMPLE, {"budget": {"memory": "8GiB"}}, "budget.memory"),
+        (UPDATE, {"budget": {"memory": "8GiB"}}, "budget.memory"),
         (UPDATE, {"sync": {"strategy": "mime"}}, "sync.strategy=mime"),
         (UPDATE, {"sync": {"strategy": "des_loc"}}, "sync.strategy=des_loc"),
     ],
@@ -41,6 +43,11 @@ def test_what_it_does_not_go_with(privacy: dict[str, Any], sections: dict[str, A
         assert words in str(refused.value)
         assert f"privacy.privatizer={privacy['privatizer']}" in str(refused.value)
         assert "\n" not in refused.value.line()
+
+
+def test_no_loop_of_the_users_own_has_it() -> None:
+    with pytest.raises(UsageError, match=r"p2ptrain\.join"):
+        check_privacy(from_raw(raw_of(UPDATE)), user_loop=True)
 
 
 def test_no_site_has_it() -> None:
@@ -68,6 +75,13 @@ def test_a_nodes_trainer_spends_what_its_settings_say(privacy: dict[str, Any]) -
     expected = (6, 16 / 360) if privacy is EXAMPLE else (1, 1.0)
     assert (release.mechanism, release.noise) == (privacy["privatizer"], 0.8)
     assert (release.count, release.rate) == (expected[0], pytest.approx(expected[1]))
+
+
+def test_a_budget_that_nobody_counts_is_refused() -> None:
+    config = from_raw(raw_of(EXAMPLE | {"epsilon": 2.0}))
+    with pytest.raises(UsageError, match="nobody counts here what is spent"):
+        own_trainer(config, "peer")
+    assert own_trainer(config, "peer", spend=lambda release: None).is_private
 
 
 def test_by_default_a_nodes_trainer_protects_nothing() -> None:

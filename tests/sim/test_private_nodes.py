@@ -17,6 +17,7 @@ from sim_swarm import Member, Swarm, played
 from node.config.schema import Config, from_raw
 from node.roles.assembly import own_trainer
 from p2ptrain.privacy.base import BudgetSpentError, Release
+from p2ptrain.sync import SYNC_STRATEGIES, averages_gradients
 from p2ptrain.training import Learner
 
 ROUNDS, STEPS = 4, 3
@@ -52,8 +53,15 @@ def rounds_of(member: Member) -> list[dict[str, Any]]:
     return [each for each in member.events if each["event"] == "round" and "steps" in each]
 
 
-@pytest.mark.parametrize("privatizer", ["example", "update"])
-@pytest.mark.parametrize("strategy", ["tracked_gossip", "diloco", "gossip_pga", "noloco", "sparta", "streaming"])
+EVERY = [name for name in SYNC_STRATEGIES.names() if not averages_gradients(name)]
+PAIRS = [("example", name) for name in EVERY] + [
+    ("update", name)
+    for name in EVERY
+    if not (SYNC_STRATEGIES.get(name).wants or SYNC_STRATEGIES.get(name).steps_anchor)
+]
+
+
+@pytest.mark.parametrize(("privatizer", "strategy"), PAIRS)
 def test_a_round_closes_with_every_strategy_and_moves_by_noise(tmp_path: Path, privatizer: str, strategy: str) -> None:
     privacy = {"privatizer": privatizer, "noise": 5.0, "clip": 0.01}
     members = play(tmp_path, sync={"strategy": strategy}, privacy=privacy)
