@@ -20,6 +20,7 @@ from p2ptrain.tasks.base import Batch, Task, TaskError
 from p2ptrain.tasks.calling import calling
 from p2ptrain.training.flat import trainable
 from p2ptrain.training.machine import Machine
+from p2ptrain.training.model import twin_of
 
 Gradients = dict[str, torch.Tensor]
 """By parameter, (n, ...) of n examples."""
@@ -27,6 +28,13 @@ Gradients = dict[str, torch.Tensor]
 TOLERANCE: Final = 1e-6
 """Largest difference to a loop's gradient of an example, over the norm of that gradient. In fp64 it is a billionth of
 this, and 1e-7 where the loss is computed in fp32."""
+
+WIDENED: Final = 1 << 26
+"""Parameters up to which the comparison is made on a copy in fp64: half a gigabyte. Chosen."""
+
+ROUNDED: Final = 1e-4
+"""The same where it is made in the model's own type, whose rounding it has to pass: a deep model's in fp32 is 1e-6 and
+more. Chosen."""
 
 
 class ExampleGradients:
@@ -90,13 +98,15 @@ def check_example_gradients(task: Task, model: nn.Module, machine: Machine, batc
     """Compare the gradients of a few examples with those of a loop, on a copy of the model. TaskError, in one line,
     where vmap cannot compute them, where they differ, and where the model changes what is not trained."""
     with torch.random.fork_rng(devices=[machine.device] if machine.device.type == "cuda" else []):
-        try:
-            _compare(task, copy.deepcopy(model).double(), machine, _double(batch))
-        except TaskError:
-            raise
-        except Exception:  # a model that computes in a type of its own; what is its author's fault is raised again
-            with calling(task, "loss"):
-                _compare(task, copy.deepcopy(model), machine, batch)
+        if sum(parameter.numel() for parameter in model.parameters()) <= WIDENED:
+            try:
+                return _compare(task, copy.deepcopy(model).double(), machine, _double(batch), TOLERANCE)
+            except TaskError:
+                raise
+            except Exception:  # a model that computes in a type of its own; what is its author's fault is raised again
+                pass
+        with calling(task, "loss"):
+            return _compare(task, twin_of(model), machine, batch, ROUNDED)
 
 
 def check_buffers(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> None:
@@ -121,12 +131,11 @@ def _check_same(before: list[torch.Tensor], twin: nn.Module, privatizer: str) ->
         )
 
 
-def _compare(task: Task, twin: nn.Module, machine: Machine, batch: Batch) -> None:
+def _compare(task: Task, twin: nn.Module, machine: Machine, batch: Batch, tolerance: float) -> None:
     before = _buffers_of(twin)
     batch = machine.take(batch)
     expected = [_alone(task, twin, machine, _example(batch, number)) for number in range(_count(batch))]
     _check_same(before, twin, "example")
-    twin.zero_grad(set_to_none=True)
     try:
         found = ExampleGradients(task, twin, machine)(batch)
     except Exception as error:
@@ -136,16 +145,19 @@ def _compare(task: Task, twin: nn.Module, machine: Machine, batch: Batch) -> Non
         whole = float(torch.stack([it.double().square().sum() for it in alone.values()]).sum().sqrt())
         for name, it in alone.items():
             off = float((found[name][number].double() - it.double()).norm())
-            if not off <= TOLERANCE * whole:  # false for nan, too
+            if not off <= tolerance * whole:  # false for nan, too
                 raise _refused(f"those of {name} differ from a loop's by {off / max(whole, 1e-300):.1e} of the norm")
 
 
 def _alone(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> Gradients:
-    model.zero_grad(set_to_none=True)
+    names, parameters = zip(*trainable(model), strict=True)
     with machine.autocast():
         loss = task.loss(model, batch)
-    loss.backward()  # type: ignore[no-untyped-call]
-    return {name: torch.zeros_like(each) if each.grad is None else each.grad.clone() for name, each in trainable(model)}
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)  # not into `.grad`, which the trainer's may be
+    return {
+        name: torch.zeros_like(parameter) if it is None else it
+        for name, parameter, it in zip(names, parameters, found, strict=True)
+    }
 
 
 def _refused(why: str) -> TaskError:

@@ -15,7 +15,7 @@ from p2ptrain.privacy.base import BudgetSpentError, Release
 from p2ptrain.privacy.secret_random import SecretRandom
 from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.digits import Digits
-from p2ptrain.training import TrainConfig, Trainer
+from p2ptrain.training import TrainConfig, Trainer, example_gradients
 from p2ptrain.training.example_gradients import norms_of
 from p2ptrain.training.private_training import PrivateTraining
 from tests.seeded_bytes import seeded_bytes
@@ -239,6 +239,28 @@ def test_models_are_judged_on_what_is_held_out():
     assert node.task.asked == 0
 
 
+class Typed(nn.Module):
+    """Computes in fp32 alone, whatever it is made."""
+
+    def __init__(self, wrong=0.0):
+        super().__init__()
+        self.inner, self.wrong, self.calls = nn.Linear(64, 10), wrong, 0
+
+    def forward(self, x):
+        assert self.inner.weight.dtype is torch.float32
+        self.calls += 1
+        return self.inner(x) * (1 + self.wrong * self.calls)
+
+
+def test_a_model_with_a_type_of_its_own_is_compared_in_that_and_its_gradients_stay():
+    node = trainer(Few(Typed()), source=Chosen([1, 5]), rate=0.1)
+    assert float(node.flat.grad_d.abs().sum()) == 0
+    assert all(each.grad is not None for each in node.model.parameters())
+    assert float(node.gradient()[1].norm()) > 0
+    with pytest.raises(TaskError, match="differ from a loop's"):
+        trainer(Few(Typed(wrong=0.01)))
+
+
 # What is refused.
 
 
@@ -405,3 +427,11 @@ def test_a_model_that_changes_buffers_is_refused():
 def test_norms_are_exact_where_fp32_sums_are_not():
     gradients = {"w": torch.full((2, 4_000_000), 1e-3)}
     assert norms_of(gradients).tolist() == pytest.approx([2.0, 2.0], rel=1e-7)
+
+
+def test_a_model_too_large_for_a_copy_in_fp64_is_compared_as_it_is(monkeypatch):
+    monkeypatch.setattr(example_gradients, "WIDENED", 1)
+    node = trainer(source=Chosen([1, 5]), rate=0.1)
+    assert float(node.gradient()[1].norm()) > 0
+    with pytest.raises(TaskError, match="differ from a loop's"):
+        trainer(Few(ByBatch()))
