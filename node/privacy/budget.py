@@ -1,0 +1,66 @@
+"""The privacy budget of a node: every release is accounted for ahead, written down, and only then allowed."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from node.config.privacy_section import PrivacyConfig
+from node.privacy.ledger import LedgerMark, PrivacyLedger, check_mark
+from p2ptrain.privacy.accounting import RenyiAccountant, epsilon_of
+from p2ptrain.privacy.base import BudgetSpentError, Release
+
+ROUNDING: Final = 1e-9
+"""By how much, over itself, a budget may be exceeded: less than anybody's numbers for it differ by."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A release that would have exceeded the budget."""
+
+    release: Release
+    epsilon: float
+    """What would be spent with it."""
+
+
+class PrivacyBudget:
+    """The thread that trains calls `spend`, once at a time. The rest may be read from any thread."""
+
+    def __init__(self, settings: PrivacyConfig, ledger: PrivacyLedger) -> None:
+        self.settings = settings
+        self.refused: Refusal | None = None
+        """The release that was not allowed; None: none was refused. No private step is taken after it."""
+        self._ledger = ledger
+        self._accountant = RenyiAccountant(ledger.contents.whole_releases())
+        self.epsilon = epsilon_of(ledger.contents.all_releases(), settings.delta)
+        """What is spent, at `settings.delta`, by Renyi divergences."""
+
+    def spend(self, release: Release) -> None:
+        """Write down that `release` is about to be made. Raises BudgetSpentError where it would exceed the budget, with
+        nothing written; RunError where it cannot be written."""
+        written = self._ledger.with_torn(release)
+        would_be = self._accountant.epsilon(self.settings.delta, written)
+        limit = self.settings.epsilon
+        if limit is not None and not would_be <= limit * (1 + ROUNDING):  # false for nan, too
+            self.refused = Refusal(release=release, epsilon=would_be)
+            raise BudgetSpentError(f"{release.count} more would spend {would_be:.4g} of {limit:g}")
+        self._ledger.append(release)
+        for each in written:
+            self._accountant.add(each)
+        self.epsilon = would_be
+
+    @property
+    def torn(self) -> int:
+        """Return how many lines of the ledger cannot be read, and are charged with the next release."""
+        return self._ledger.contents.torn
+
+    @property
+    def mark(self) -> LedgerMark:
+        """Return the ledger's newest entry, for a checkpoint."""
+        return self._ledger.mark
+
+    def check(self, mark: LedgerMark) -> None:
+        """Raise RunError where the ledger does not have the entry that a checkpoint names."""
+        check_mark(self._ledger.contents, mark, self._ledger.path)
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self._ledger.close()
