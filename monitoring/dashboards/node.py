@@ -132,6 +132,13 @@ ROOM = Row(
             empty="no node has a budget",
         ),
         Panel(
+            title="Privacy spent, over its budget",
+            help="Epsilon over privacy.epsilon: docs/how-to/privacy.md. At 1 no more steps are taken on own data.",
+            queries=(Query("p2ptrain_privacy_epsilon / p2ptrain_privacy_epsilon_budget", "{{node}}"),),
+            unit="percentunit",
+            empty="no node has a privacy budget",
+        ),
+        Panel(
             title="GPU memory that is left",
             help="What the trainer can still get: free on the device, and held by its own allocator without a tensor "
             "in it. Near 0: docs/operations.md#gpumemorylow.",

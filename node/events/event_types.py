@@ -381,6 +381,10 @@ class RoundTrained(RoundClosed):
     """`bytes_sent` as bits for each parameter and inner step."""
     published_bits: float | None = None
     """The same of one copy of each update, without any overhead."""
+    epsilon: float | None = None
+    """Privacy that the node's data have spent so far, at `privacy.delta`; None: nothing protects them."""
+    epsilon_budget: float | None = None
+    """How much they may spend; None: as much as it takes."""
     layers: dict[str, int] | None = None
     """By peer, how many refinements of its newest update are here; None: the run's updates have none."""
 
@@ -469,6 +473,21 @@ class Unpaused(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrivacyBudgetSpent(Event):
+    """What the node's data may tell is told: it takes no more steps on them, and goes on serving (`[privacy]`)."""
+
+    name: ClassVar[str] = "privacy_budget_spent"
+
+    round: int
+    epsilon: float
+    """What is spent, at `delta`, by Renyi divergences."""
+    budget: float
+    delta: float
+    would_be: float
+    """What would have been spent with the next releases."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NeighboursChosen(Event):
     """The node fetches the updates of other neighbours first than in the round before (`[selection]`)."""
 
@@ -516,7 +535,7 @@ class WarningEvent(Event):
     message: str
     about: str | None = None
     """The topic, where programs may need it: updates_in_time, round_length, checkpoint, micro_batch,
-    trainer, device, participation."""
+    trainer, device, participation, privacy."""
     recovered: bool | None = None
     """Whether the problem is over."""
 

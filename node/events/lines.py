@@ -26,6 +26,7 @@ from node.events.event_types import (
     NeighbourLost,
     NeighbourUp,
     Paused,
+    PrivacyBudgetSpent,
     ReachabilityTold,
     RegionChosen,
     RegionsAveraged,
@@ -168,6 +169,11 @@ def _sent(summary: dict[str, Any]) -> str:
     return f"  sent {text.size(summary['bytes_sent'])}{f' ({each})' if each else ''}"
 
 
+def _of_spent_privacy(event: PrivacyBudgetSpent) -> str:
+    spent = f"epsilon {event.epsilon:.4g} of {event.budget:g} (delta {event.delta:g})"
+    return f"privacy budget spent: {spent}; no more steps on own data, and it goes on serving; a restart with a larger privacy.epsilon goes on"
+
+
 def _of_region(event: RegionChosen) -> str:
     """Return which region was chosen, and by what."""
     measured = [
@@ -201,6 +207,8 @@ def _words(event: Event) -> tuple[str, str]:
             return message, "dim"
         case Paused():
             return f"paused by {event.reason}: {event.why}", "yellow"
+        case PrivacyBudgetSpent():
+            return _of_spent_privacy(event), "yellow"
         case Unpaused():
             return f"training goes on after {text.duration(event.seconds)}", ""
         case CheckpointWritten():

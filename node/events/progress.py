@@ -22,6 +22,7 @@ from node.events.event_types import (
     NeighbourLost,
     NeighbourUp,
     Paused,
+    PrivacyBudgetSpent,
     Rejected,
     Resumed,
     RoundClosed,
@@ -142,6 +143,10 @@ class NodeProgress:
     checkpoint_round: int | None = None
     warnings: list[str] = field(default_factory=list)
     peers: peers_seen.Peers = field(default_factory=dict)
+    epsilon: float | None = None
+    """Privacy that its data have spent; None: nothing protects them, or it is not known yet."""
+    epsilon_budget: float | None = None
+    """How much they may spend; None: as much as it takes."""
     loop_lag_s: float | None = None
     """Lag of the event loop, as the node itself answers when asked; no event has it."""
     error: str | None = None
@@ -173,6 +178,9 @@ class NodeProgress:
                 self.memory_budget = event.memory_bytes
             case Paused():
                 self.paused = f"{event.reason}: {event.why}"
+            case PrivacyBudgetSpent():
+                self.paused = f"privacy: its budget of epsilon {event.budget:g} is spent"
+                self.epsilon, self.epsilon_budget = event.epsilon, event.budget
             case Unpaused():
                 self.paused = ""
             case CheckpointWritten():
@@ -246,6 +254,7 @@ class NodeProgress:
         self.exchange_s = _newest(event.exchange_s, self.exchange_s)
         self.learning_rate = _newest(event.learning_rate, self.learning_rate)
         self.sent_bits, self.published_bits = event.sent_bits, event.published_bits
+        self.epsilon, self.epsilon_budget = event.epsilon, event.epsilon_budget
 
     def _evaluate(self, event: Evaluated) -> None:
         self.eval_loss = event.eval_loss

@@ -62,6 +62,10 @@ class Readings:
     """What the node may take, by resource: bytes, and cores of `cpu`; empty where it has no budget."""
     budget_used: Mapping[str, float] = field(default_factory=dict)
     """What it takes of each."""
+    privacy_epsilon: Mapping[str, float] = field(default_factory=dict)
+    """What the node's data have spent of their privacy, by delta; empty where nothing protects them."""
+    privacy_epsilon_budget: Mapping[str, float] = field(default_factory=dict)
+    """What they may spend; empty without a budget."""
     disk_free: int = -1
     """Bytes that this user may still write on the run's disk; below 0: not known."""
 

@@ -129,9 +129,9 @@ class PrivacyLedger:
         not: then nothing may be released by this process any more."""
         if self._failed:
             raise self._error(self._failed)
-        whats: list[What] = ["torn"] * self.contents.torn + ["released"]
+        torn: list[What] = ["torn"] * self.contents.torn
         mark, lines, taken = self.mark, [], []
-        for each, what in zip(self.with_torn(release), whats, strict=True):
+        for each, what in zip(self.with_torn(release), [*torn, "released"], strict=True):
             entry = _fields(mark, each, what, round(self._clock(), 3))
             mark = LedgerMark(entry["entry"], entry["digest"])
             lines.append(json.dumps(entry) + "\n")

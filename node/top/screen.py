@@ -87,6 +87,7 @@ def _headline(nodes: Sequence[Watched], now: float, width: int) -> Text:
         paused if total else "",
         "" if left is None or paused else f"about {text.duration(left)} left",
         "" if in_time is None else f"{text.share(in_time)} in time",
+        _privacy(all_of),
         f"sent {text.size(sum(it.bytes_sent or 0 for it in all_of))}",
         f"received {text.size(sum(it.bytes_received or 0 for it in all_of))}",
     ]
@@ -96,6 +97,16 @@ def _headline(nodes: Sequence[Watched], now: float, width: int) -> Text:
         if len(title) + len(words) + len(part) + 3 <= width:
             words += f"   {part}" if words else f"  {part}"
     return Text.assemble((title, "bold"), words, no_wrap=True)
+
+
+def _privacy(nodes: Sequence[NodeProgress]) -> str:
+    """Return what the node that has spent most of its privacy has spent, as `epsilon 1.53 of 4`; empty where nothing
+    protects anybody's data."""
+    private = [(it.epsilon, it.epsilon_budget) for it in nodes if it.epsilon is not None]
+    if not private:
+        return ""
+    epsilon, budget = max(private, key=lambda it: it[0] / it[1] if it[1] else it[0])
+    return f"epsilon {epsilon:.3g}" + (f" of {budget:g}" if budget else "")
 
 
 def _pages(nodes: Sequence[Watched], width: int) -> str:

@@ -52,7 +52,8 @@ function showState() {
   if (!("state" in s)) return;
   const parts = [s.role === "bootstrap" ? "bootstrap node: trains nothing" : "", s.peer_id && short(s.peer_id),
     s.parameters ? `${s.parameters.toLocaleString("en")} parameters on ${s.device}` : "",
-    s.compressor && `${s.compressor}, ${s.aggregator}`, s.paused && `paused by ${s.paused}`];
+    s.compressor && `${s.compressor}, ${s.aggregator}`, s.paused && `paused by ${s.paused}`,
+    isNumber(s.epsilon) && `privacy: epsilon ${plain(s.epsilon)}${isNumber(s.epsilon_budget) ? ` of ${plain(s.epsilon_budget)}` : ""} spent`];
   show("about", parts.filter(Boolean).join(" · "));
   show("round", s.rounds ? `${s.rounds_done}/${s.rounds}` : String(s.rounds_done ?? NOTHING));
   at("bar").max = s.rounds || 1;

@@ -95,7 +95,8 @@ def _divergences(release: Release) -> Orders_n:
 def _of_one(noise: float, rate: float) -> Orders_n:
     """Return the divergence of one sum at each order. A run has few noises and rates: two milliseconds each."""
     if rate == 1 or noise < LEAST_NOISE:
-        return ORDERS / (2 * noise**2)
+        whole_n: Orders_n = ORDERS / (2 * noise**2)
+        return whole_n
     logs_n = np.concatenate([_logs_by_mesh(noise, rate), _logs_by_binomials(noise, rate)])
     spent_n = np.maximum(logs_n, 0.0) / (ORDERS - 1)
     spent_n.setflags(write=False)  # shared by all who ask
