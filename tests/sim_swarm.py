@@ -6,7 +6,7 @@ Only the network (in memory) and the executor (inline, each step taking a given 
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from node.events.crossing_log import CrossingLog
 from node.events.event_types import Event
 from node.participation.device_state import DeviceState
 from node.roles.assembly import NodeContext, make_node, own_trainer
+from node.roles.privacy_check import privacy_budget
 from node.roles.trainer import live
 from node.swarm import credentials
 from node.system.run_dir import CROSSINGS, IDENTITY
@@ -151,6 +152,8 @@ class Swarm:
         def emit(event: Event) -> None:
             events.append(event.at(trio.current_time()).to_record() | {"at": trio.current_time()})
 
+        config = self._config(wait_for, peers, sections)
+        life = ExitStack()
         around = NodeContext(
             identity=held.identity,
             transport=transport,
@@ -165,8 +168,12 @@ class Swarm:
             private=held.private,
             reads_device=None if machine is None else lambda *_: partial(_at_once, machine),
             recorder=CrossingLog(folder / CROSSINGS, clock=trio.current_time),
+            privacy=life.enter_context(privacy_budget(config, folder, emit)),
         )
-        node, checkpoint = make_node(self._config(wait_for, peers, sections), around)
+        with ExitStack() as failing:
+            failing.enter_context(life)
+            node, checkpoint = make_node(config, around)
+            failing.pop_all()
         if follows:
             assert held.private is not None
             held.news.to = follow_manifests(node, held.private.admission.chain, emit)
@@ -180,7 +187,7 @@ class Swarm:
 
         async def run() -> None:
             try:
-                with member.scope:
+                with life, member.scope:
                     await live(node, resumed=member.resumed, started=started, stop=member.stop)
             except Exception as error:
                 if not self._keep_errors:

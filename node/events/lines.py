@@ -170,8 +170,8 @@ def _sent(summary: dict[str, Any]) -> str:
 
 
 def _of_spent_privacy(event: PrivacyBudgetSpent) -> str:
-    spent = f"epsilon {event.epsilon:.4g} of {event.budget:g} (delta {event.delta:g})"
-    return f"privacy budget spent: {spent}; no more steps on own data, and it goes on serving; a restart with a larger privacy.epsilon goes on"
+    spent = f"epsilon {event.epsilon:.4g} of {event.budget:g} at delta {event.delta:g}"
+    return f"privacy budget spent ({spent}): it serves on, without own steps, until it is started with a larger one"
 
 
 def _of_region(event: RegionChosen) -> str:

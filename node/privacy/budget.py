@@ -57,6 +57,14 @@ class PrivacyBudget:
         """Return the ledger's newest entry, for a checkpoint."""
         return self._ledger.mark
 
+    def spent_by_delta(self) -> dict[str, float]:
+        """Return what is spent, by delta in words, for a metric."""
+        return {f"{self.settings.delta:g}": self.epsilon}
+
+    def budget_by_delta(self) -> dict[str, float]:
+        """Return what may be spent, in the same way; nothing without a budget."""
+        return {} if self.settings.epsilon is None else {f"{self.settings.delta:g}": self.settings.epsilon}
+
     def check(self, mark: LedgerMark) -> None:
         """Raise RunError where the ledger does not have the entry that a checkpoint names."""
         check_mark(self._ledger.contents, mark, self._ledger.path)

@@ -44,15 +44,16 @@ from node.events.event_types import CheckpointSkipped, Resumed, WarningEvent
 from node.events.gossip_events import translate
 from node.events.journal import Emit, Journal
 from node.metrics.energy import Meter
+from node.privacy.budget import PrivacyBudget
 from node.roles import byzantine
 from node.roles.memory_forecast import genesis_filed_from
-from node.roles.privacy_check import check_privacy, private_training
+from node.roles.privacy_check import check_ledger, check_privacy, private_training
 from node.roles.residency_check import check_residency, residency_of
 from node.system.errors import RunError, UsageError
 from node.system.process_use import ProcessUse
 from node.training.averagers.averager_registry import AVERAGERS
 from node.training.checkpoint import Checkpoint, CheckpointStore
-from node.training.checkpoint_meta import Totals
+from node.training.checkpoint_meta import Totals, mark_of
 from node.training.choosing import chooser_for
 from node.training.epochs import EpochCounter
 from node.training.estimates import MAX_DEPARTED, HeldEstimates
@@ -74,7 +75,6 @@ from p2ptrain.compress.by_parts import cut
 from p2ptrain.inner.base import MomentBuffer
 from p2ptrain.inner.filed_optimizer import can_be_filed
 from p2ptrain.inner.inner_state import whole_buffers
-from p2ptrain.privacy.allowance import unaccounted
 from p2ptrain.privacy.base import Spend
 from p2ptrain.protocols import implements
 from p2ptrain.saved.filed_vector import FiledVector
@@ -117,9 +117,9 @@ TrainerOf = Callable[[Config, str], Learner]
 """Builds what trains the task, for the node with this peer id."""
 
 
-def own_trainer(config: Config, peer_id: str, *, spend: Spend = unaccounted) -> Trainer:
+def own_trainer(config: Config, peer_id: str, *, spend: Spend | None = None) -> Trainer:
     """Build the task's model, and what trains it on the data of the node with this peer id. `spend` is called before
-    what is private of them is released. Raises TaskError or ValueError."""
+    what is private of them is released: where anything is, there must be one. Raises TaskError or ValueError."""
     privacy = private_training(config, spend)
     attack = byzantine.attack_of(config.attack)
     task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
@@ -171,6 +171,8 @@ class NodeContext:
     """Makes a file for what is too large for memory; None: everything is held there."""
     recorder: Recorder = unrecorded
     """Records what passes between regions."""
+    privacy: PrivacyBudget | None = None
+    """What its data may tell, where they are protected."""
     user: "UserLearner | None" = None
     """The model of a user's own loop; None: the task's, which the node trains itself."""
 
@@ -366,6 +368,7 @@ def make_node(
         meter=meter,
         use=use,
         pauses=pauses,
+        privacy=around.privacy,
         snapshots=snapshots,
         chooser=chooser_for(config, rule.minimum(), around.rng),
         visitors=visitors_for(config, run.run_id, trainer, state, private=around.private is not None),
@@ -377,7 +380,10 @@ def learner_of(config: Config, around: NodeContext) -> tuple[Learner, torch.Tens
     """Return what trains, and the initial model (d,)."""
     if around.user is not None:
         return around.user.learner, around.user.genesis_d
-    trainer = around.trainer_of(config, around.identity.peer_id)
+    trainer_of = around.trainer_of
+    if around.privacy is not None:  # then it trains in this process (check_privacy)
+        trainer_of = partial(own_trainer, spend=around.privacy.spend)
+    trainer = trainer_of(config, around.identity.peer_id)
     return trainer, trainer.vector()
 
 
@@ -485,6 +491,7 @@ def resume(node: Node, given: Checkpoint | None = None) -> Checkpoint | None:
             message = f"no checkpoint in {node.checkpoints.folder} is whole: beginning anew, from the initial model"
             node.journal.emit(WarningEvent(message=message))
         return None
+    check_ledger(node, mark_of(checkpoint.meta), checkpoint.round)
     try:
         node.strategy.load_state_dict(checkpoint.part("sync"))  # first: a user's own model is changed by a whole one
         node.inner.trainer.load_state_dict(checkpoint.trainer_state)

@@ -1,7 +1,18 @@
 """What protects a node's data, and the settings that it does not go with: none of them may let anything out beside."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from node.config.schema import Config
+from node.events.event_types import WarningEvent
+from node.events.journal import Emit
+from node.privacy.budget import PrivacyBudget
+from node.privacy.ledger import NOTHING, LedgerMark, PrivacyLedger
 from node.system.errors import UsageError
+from node.system.run_dir import PRIVACY
+from node.system.text import plural
+from node.training.node import Node
 from p2ptrain.privacy.allowance import unaccounted
 from p2ptrain.privacy.base import Spend
 from p2ptrain.tasks import EXTERNAL
@@ -27,13 +38,51 @@ def check_privacy(config: Config, *, user_loop: bool = False) -> None:
             raise UsageError(f"privacy.privatizer={config.privacy.privatizer} does not go with {what}", hint)
 
 
-def private_training(config: Config, spend: Spend) -> PrivateTraining | None:
+@contextmanager
+def privacy_budget(config: Config, node_dir: Path, emit: Emit) -> Iterator[PrivacyBudget | None]:
+    """Hold the privacy ledger of a node, and what it may spend; None for a node that protects nothing, or that does not
+    train. Raises UsageError as `check_privacy`; RunError where the ledger is damaged, or another process has it."""
+    check_privacy(config)
+    path = node_dir / PRIVACY
+    if not config.privacy.on or config.node.role != "trainer":
+        if config.node.role == "trainer" and path.exists():
+            message = f"its data were protected before, by {path}, and are not now: no epsilon covers what follows"
+            emit(WarningEvent(message=message, about="privacy"))
+        yield None
+        return
+    ledger = PrivacyLedger(path)
+    try:
+        budget = PrivacyBudget(config.privacy, ledger)
+        if budget.torn:
+            lines = plural(budget.torn, "line")
+            message = f"{lines} at the end of {path} cannot be read, and will be charged as spent"
+            emit(WarningEvent(message=message, about="privacy"))
+        yield budget
+    finally:
+        ledger.close()
+
+
+def check_ledger(node: Node, mark: LedgerMark | None, round: int) -> None:
+    """Raise RunError where the node's privacy ledger does not have what its checkpoint has seen. Warn of what it cannot
+    cover."""
+    if node.privacy is None:
+        return
+    node.privacy.check(NOTHING if mark is None else mark)
+    if mark is None and round:
+        message = f"what it trained before round {round} was not protected: no epsilon covers it"
+        node.journal.emit(WarningEvent(message=message, about="privacy"))
+
+
+def private_training(config: Config, spend: Spend | None) -> PrivateTraining | None:
     """Return what protects the data of the node's trainer, which calls `spend` before each release; None where nothing
-    does. Raises UsageError as `check_privacy`, and for a budget where nobody counts."""
+    does. Raises UsageError as `check_privacy`, and where nobody counts the releases."""
     check_privacy(config)
     privacy = config.privacy
-    if privacy.epsilon is not None and spend is unaccounted:
-        raise UsageError(f"privacy.epsilon={privacy.epsilon:g}: nobody counts here what is spent", "leave it out")
-    if not privacy.on:
+    if not privacy.on or config.node.role != "trainer":  # the others take no step
         return None
+    if spend is None:
+        what = f"privacy.privatizer={privacy.privatizer}: nothing here writes down what is told"
+        raise UsageError(what, "train it with `p2ptrain node` or `p2ptrain up`")
+    if privacy.epsilon is not None and spend is unaccounted:  # a simulation
+        raise UsageError(f"privacy.epsilon={privacy.epsilon:g}: nobody counts here what is spent", "leave it out")
     return PrivateTraining(privatizer=privacy.find(), rate=privacy.rate, chunk=privacy.chunk, spend=spend)

@@ -45,6 +45,7 @@ from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed
 from node.page.names import Names
 from node.page.status_server import server_of
+from node.privacy.budget import PrivacyBudget
 from node.roles.assembly import (
     NodeContext,
     TrainerOf,
@@ -58,7 +59,7 @@ from node.roles.budgeting import check_budget, within_budget
 from node.roles.observer import observe, observes
 from node.roles.own_region import keep_region, scope_of, surveyor, with_chosen_region, with_kept_region
 from node.roles.port_forwarding import mapper_for
-from node.roles.privacy_check import check_privacy
+from node.roles.privacy_check import check_privacy, privacy_budget
 from node.roles.residency_check import residency_in_words
 from node.roles.site_check import idle_site_settings
 from node.roles.spool_relay import with_relay
@@ -95,6 +96,7 @@ from node.training.outcome import (
 )
 from node.training.remote_learner import gpu_memory_of
 from node.training.remote_trainer import RemoteTrainer, TrainerLostError
+from node.training.spent_budget import is_spent, serve_on
 from node.training.sync_loop import follow, synchronize, train
 from node.visits.visit_server import VisitServer
 from p2ptrain.saved.nameless_file import NamelessFile
@@ -143,7 +145,11 @@ def main(
         sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
         bounded = config.budget.memory is not None
         free_memory.keep_little(free_memory.SMALL_PIECE if bounded else free_memory.LARGE_PIECE)
-    with exporting(config.monitoring.exporters, emit, node_dir) as ending, ExitStack() as trainers:
+    with (
+        privacy_budget(config, node_dir, emit) as privacy,
+        exporting(config.monitoring.exporters, emit, node_dir) as ending,
+        ExitStack() as trainers,
+    ):
         code = trio.run(
             partial(
                 run,
@@ -156,6 +162,7 @@ def main(
                 trainer_of=partial(_apart, node_dir, trainers) if apart else trainer_of,
                 user_loop=user_loop,
                 process=process,
+                privacy=privacy,
             )
         )
         if code == 0:
@@ -201,9 +208,11 @@ async def run(
     trainer_of: TrainerOf = own_trainer,
     user_loop: UserLoop | None = None,
     process: HeldProcess = FREE,
+    privacy: PrivacyBudget | None = None,
 ) -> int:
     """Run a node to its end, as `main`, in the running trio loop, without exporters. `trainer_of` builds what trains
-    the task. `process` is the one that this node is, in cgroups of its own where it has a budget."""
+    the task. `process` is the one that this node is, in cgroups of its own where it has a budget. `privacy` is what its
+    data may tell, where they are protected."""
     from gossip.transport.libp2p.libp2p_transport import (  # takes seconds: only a real node needs it
         Libp2pConfig,
         Libp2pTransport,
@@ -251,6 +260,7 @@ async def run(
         private=held.private,
         new_file=partial(NamelessFile, node_dir),
         recorder=CrossingLog(node_dir / CROSSINGS),
+        privacy=privacy,
         user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id),
     )
     budgeted = within_budget(config, around) if config.budget.is_set else None
@@ -612,6 +622,8 @@ async def _train_and_synchronize(node: Node, *, resumed: bool) -> None:
             nursery.start_soon(train, node, phases, name="train")
             nursery.start_soon(synchronize, node, closing, name="synchronize")
         await node.executor.drive(node.inner.settling())
+        if is_spent(node):
+            await serve_on(node)
         node.journal.training_ended()
         if not node.state.finished:
             await _save_ended(node)

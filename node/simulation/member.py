@@ -6,6 +6,7 @@ checkpoint, as on a real machine. Its peer id stays, its address is a new one.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -18,7 +19,7 @@ from gossip.transport.memory.network import MemoryNetwork, MemoryTransport
 from node.config.schema import AttackSection, Config
 from node.events.event_types import Event, Failed, Finished, Interrupted
 from node.events.log import EventLog
-from node.roles.assembly import NodeContext, make_node
+from node.roles.assembly import NodeContext, make_node, own_trainer
 from node.roles.trainer import announce_start, finish, live
 from node.simulation.derived import identity_of, rng_of
 from node.simulation.machine_disk import VirtualCheckpointStore, VirtualDisk
@@ -29,6 +30,7 @@ from node.simulation.sessions import Interval
 from node.simulation.virtual_executor import VirtualExecutor
 from node.system.errors import P2PTrainError, first_leaf, translate
 from node.system.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, EVENTS, IDENTITY, keep_settings
+from p2ptrain.privacy.allowance import unaccounted
 
 UNIX_START: Final = 1_735_689_600.0
 """The wall clock at virtual time 0: 2025-01-01 00:00 UTC."""
@@ -256,6 +258,7 @@ class Member:
             config = self._settings(transport)
             keep_settings(self.folder, config.to_toml())
             around = NodeContext(
+                trainer_of=partial(own_trainer, spend=unaccounted),
                 identity=self.identity,
                 transport=transport,
                 executor=process.executor,

@@ -8,6 +8,7 @@
     model         names, shapes and types of the model's state_dict (p2ptrain/training/layout.py); null where names are
                   not enough, and not there in older releases' files
     peer_id, first, steps, compute_s, wall_s, epoch    who trained, and how far it had come
+    privacy       where the data are protected: the newest entry of the privacy ledger, {entries, digest}
 
 A file without `meta_digest` is read as well, so every field is checked against its bounds, covered by a digest or not.
 Nothing that `parse` returns can make a start fail.
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gossip.core.limits import MAX_COUNTER
+from node.privacy.ledger import LedgerMark
 from node.training.epochs import MAX_EPOCH
 from p2ptrain.saved import files
 from p2ptrain.saved.files import FORMAT
@@ -62,7 +64,19 @@ def parse(data: bytes) -> Meta:
     if not _is_name(meta.get("peer_id", "")):
         raise CheckpointError("its peer_id is none")
     totals_of(meta)
+    mark_of(meta)
     return meta
+
+
+def mark_of(meta: Meta) -> LedgerMark | None:
+    """Return the newest entry of the privacy ledger when the checkpoint was made; None where there was no ledger.
+    Raises CheckpointError for a field out of bounds."""
+    mark = meta.get("privacy")
+    if mark is None:
+        return None
+    if not isinstance(mark, dict) or not _is_name(mark.get("digest")):
+        raise CheckpointError("its place in the privacy ledger is none")
+    return LedgerMark(_count(mark.get("entries"), "entries of the privacy ledger"), mark["digest"])
 
 
 def totals_of(meta: Meta) -> Totals:

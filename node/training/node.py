@@ -12,6 +12,7 @@ from gossip.service import GossipService
 from node.config.schema import Config
 from node.events.journal import Journal
 from node.metrics.energy import Meter
+from node.privacy.budget import PrivacyBudget
 from node.selection.chooser import Chooser
 from node.system.process_use import ProcessUse
 from node.training.averagers.base import Averager
@@ -84,6 +85,8 @@ class Node:
     """Measures the energy of training; None: it is not measured."""
     use: ProcessUse = field(default_factory=ProcessUse)
     """CPU time and memory of its processes."""
+    privacy: PrivacyBudget | None = None
+    """What its data may tell, and have told; None: nothing protects them."""
     pauses: "Pauses | None" = None
     """When it trains; None: always."""
     chooser: Chooser | None = None

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import torch
 import trio
@@ -177,7 +177,7 @@ def checkpoint_of(
     tensors |= {f"sync.{name}": value for name, value in sync.items()}
     tensors |= {LATE + name: value for name, value in node.late.state_dict().items()}
     filed = {name: value for name, value in storable.items() if isinstance(value, FiledTensor)}
-    meta = {
+    meta: dict[str, Any] = {
         "config": node.config.model_dump(mode="json"),
         "model": None if layout is None else layout.to_meta(),
         "peer_id": node.peer_id,
@@ -187,6 +187,8 @@ def checkpoint_of(
         "wall_s": node.journal.wall_seconds,
         "epoch": node.epochs.used,
     }
+    if node.privacy is not None:
+        meta["privacy"] = node.privacy.mark._asdict()
     return Checkpoint(round=next_round, meta=meta, tensors=tensors, filed=filed)
 
 
@@ -252,6 +254,8 @@ def readings(node: Node) -> Readings:
         visits={} if node.visitors is None else node.visitors.counts,
         paused={} if node.pauses is None else node.pauses.seconds_now(),
         neighbours_paused=len(service.paused_neighbours()),
+        privacy_epsilon={} if node.privacy is None else node.privacy.spent_by_delta(),
+        privacy_epsilon_budget={} if node.privacy is None else node.privacy.budget_by_delta(),
         crossed={"sent": service.stats.crossed_bytes_sent, "received": service.stats.crossed_bytes_received},
         spectral_gap=_gap_of(frozenset(service.known_graph().items())),
     )
@@ -366,6 +370,8 @@ def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close
         bytes_received=wire.received,
         sent_bits=_bits_each(node, wire.sent),
         published_bits=_bits_each(node, node.counts.published_bytes),
+        epsilon=None if node.privacy is None else node.privacy.epsilon,
+        epsilon_budget=None if node.privacy is None else node.privacy.settings.epsilon,
         layers=_layers(node, view) if node.config.sync.layers else None,
     )
 

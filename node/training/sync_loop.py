@@ -30,6 +30,7 @@ from node.training.outcome import note_lost_device
 from node.training.pausing import stand_still
 from node.training.remote_trainer import TrainerLostError
 from node.training.round_report import record_round
+from node.training.spent_budget import is_spent, tell_spent
 from node.training.trainer_restart import forget_trainer, go_on_anew
 from node.training.visiting import take_visits
 from p2ptrain.compress.base import PayloadError
@@ -61,7 +62,9 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
             except TrainerLostError as lost:
                 await go_on_anew(node, lost)
                 continue
-            if phase is None:  # the loop that takes the steps has ended
+            if phase is None:  # the loop that takes the steps has ended, or the budget of privacy is spent
+                if is_spent(node):
+                    tell_spent(node)
                 break
             node.watch.check_arrivals(phase)
             node.watch.check_micro_batch(node.inner.trainer.micro_batch)

@@ -88,7 +88,8 @@ def _divergences(release: Release) -> Orders_n:
         raise ValueError(f"a rate is above 0 and at most 1, not {release.rate}")
     if release.count < 0:
         raise ValueError(f"a count is 0 or more, not {release.count}")
-    return release.count * _of_one(float(release.noise), float(release.rate))
+    spent_n: Orders_n = release.count * _of_one(float(release.noise), float(release.rate))
+    return spent_n
 
 
 @lru_cache(maxsize=256)
