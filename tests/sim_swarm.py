@@ -168,7 +168,7 @@ class Swarm:
             private=held.private,
             reads_device=None if machine is None else lambda *_: partial(_at_once, machine),
             recorder=CrossingLog(folder / CROSSINGS, clock=trio.current_time),
-            privacy=life.enter_context(privacy_budget(config, folder, emit)),
+            privacy=life.enter_context(privacy_budget(config, folder, emit)) if trainer_of is None else None,
         )
         with ExitStack() as failing:
             failing.enter_context(life)

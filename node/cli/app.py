@@ -21,6 +21,7 @@ from node.cli import (
     node_cmd,
     page_cmd,
     plan_cmd,
+    privacy_cmd,
     report_cmd,
     service_cmd,
     simulate_cmd,
@@ -60,6 +61,7 @@ app.command("sweep")(sweep_cmd.sweep)
 app.add_typer(bench_cmd.app, name="bench")
 app.add_typer(config_cmd.app, name="config")
 app.add_typer(id_cmd.app, name="id")
+app.add_typer(privacy_cmd.app, name="privacy")
 app.add_typer(service_cmd.app, name="service")
 app.add_typer(swarm_cmd.app, name="swarm")
 app.add_typer(monitor_cmd.app, name="monitor")

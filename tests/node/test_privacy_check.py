@@ -62,6 +62,15 @@ def test_no_rate_is_searched_for_on_private_data() -> None:
 
 
 @pytest.mark.parametrize("privacy", [EXAMPLE, UPDATE])
+def test_nothing_is_trained_where_nobody_writes_down_what_is_told(privacy: dict[str, Any]) -> None:
+    config = from_raw(raw_of(privacy))
+    with pytest.raises(UsageError, match="nothing here writes down what is told"):
+        own_trainer(config, "peer")
+    observer = from_raw(raw_of(privacy, node={"role": "observer"}))
+    assert not own_trainer(observer, "peer").is_private, "it takes no step"
+
+
+@pytest.mark.parametrize("privacy", [EXAMPLE, UPDATE])
 def test_a_nodes_trainer_spends_what_its_settings_say(privacy: dict[str, Any]) -> None:
     spent: list[Release] = []
     config = from_raw(raw_of(privacy | {"noise": 0.8}, node={"shard_count": 4, "shard_index": 0}))

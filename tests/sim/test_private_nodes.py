@@ -16,6 +16,7 @@ from sim_swarm import Member, Swarm, played
 
 from node.config.schema import Config, from_raw
 from node.roles.assembly import own_trainer
+from p2ptrain.privacy.allowance import unaccounted
 from p2ptrain.privacy.base import BudgetSpentError, Release
 from p2ptrain.sync import SYNC_STRATEGIES, averages_gradients
 from p2ptrain.training import Learner
@@ -26,7 +27,7 @@ TRAIN = {"rounds": ROUNDS, "inner_steps": STEPS, "eval_every": 2}
 
 def play(folder: Path, *, spend: Callable[[Release], None] | None = None, **sections: Any) -> list[Member]:
     def trainer_of(_: Path, config: Config, peer_id: str) -> Learner:
-        return own_trainer(config, peer_id) if spend is None else own_trainer(config, peer_id, spend=spend)
+        return own_trainer(config, peer_id, spend=unaccounted if spend is None else spend)
 
     async def main(members: Swarm) -> list[Member]:
         nodes = [

@@ -1,0 +1,107 @@
+"""What a node with a privatizer tells of its data, thing by thing: what the ledger's epsilon covers, and what not."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from node.config.schema import Config
+
+
+class Coverage(StrEnum):
+    """How far something that a node tells is protected."""
+
+    COVERED = "covered"
+    """It is made of noised sums that are in the ledger: epsilon bounds what it tells."""
+    WITHHELD = "withheld"
+    """It is not told, or it is made without the protected examples."""
+    PUBLIC = "public"
+    """It counts as known to everybody: choose it without looking at the data."""
+    UNCOVERED = "not covered"
+    """It is told, and no epsilon bounds what it tells."""
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """One thing that a node may tell."""
+
+    what: str
+    coverage: Coverage
+    why: str
+
+
+def disclosures(config: Config) -> list[Disclosure]:
+    """Return what a node with these settings tells."""
+    if not config.privacy.on:
+        why = "nothing is clipped or noised: privacy.privatizer is none"
+        return [Disclosure("updates, snapshots, checkpoints, losses and metrics", Coverage.UNCOVERED, why)]
+    per_round = config.privacy.find().unit == "update"
+    return [*_covered(config), *_withheld(config, per_round=per_round), *_uncovered(config, per_round=per_round)]
+
+
+def _covered(config: Config) -> list[Disclosure]:
+    made = "made of noised sums alone (post-processing)"
+    return [
+        Disclosure("updates, snapshots and refinements sent to peers", Coverage.COVERED, made),
+        Disclosure("checkpoints, exports and served models, once a round is closed", Coverage.COVERED, made),
+        Disclosure(
+            f"what {config.sync.strategy}, {config.sync.compressor} and {config.sync.aggregator} make of them",
+            Coverage.COVERED,
+            "no data of this node go into them otherwise",
+        ),
+    ]
+
+
+def _withheld(config: Config, *, per_round: bool) -> list[Disclosure]:
+    found = [
+        Disclosure("training loss", Coverage.WITHHELD, "neither in events and metrics nor sent"),
+        Disclosure("gradient norms", Coverage.WITHHELD, "no metric has them, and no message"),
+        Disclosure(
+            "losses by which zeno and trial choose models",
+            Coverage.WITHHELD,
+            "measured on examples held out for all, not on the shard",
+        ),
+        Disclosure("divergence of predictions", Coverage.WITHHELD, "measured on examples held out for all"),
+        Disclosure("search for the learning rate", Coverage.WITHHELD, "refused together with a privatizer"),
+    ]
+    if not per_round:
+        found.append(
+            Disclosure(
+                "how many examples a step drew", Coverage.WITHHELD, "the expected number divides the sum, and is told"
+            )
+        )
+    return found
+
+
+def _uncovered(config: Config, *, per_round: bool) -> list[Disclosure]:
+    seen = "on the page and in metrics and events of this node, sent to no peer"
+    found = [
+        Disclosure(
+            "how many examples the shard has",
+            Coverage.PUBLIC,
+            "rate and noise follow from it; no update is weighed by it",
+        ),
+        Disclosure("settings (noise, clip, rate, steps)", Coverage.PUBLIC, "trying several on the data tells of them"),
+        Disclosure(
+            "losses and metrics on held-out examples",
+            Coverage.UNCOVERED,
+            f"these examples are not trained on; {seen}",
+        ),
+        Disclosure(
+            "when updates come, and how many steps a round has",
+            Coverage.UNCOVERED,
+            "times of steps depend on the examples drawn" if not per_round else "times may depend on the data",
+        ),
+        Disclosure("skipped steps", Coverage.UNCOVERED, f"whether a step was finite; {seen}"),
+        Disclosure(
+            "buffers of the model, such as running means",
+            Coverage.UNCOVERED,
+            "not noised; in checkpoints and exports, sent to no peer",
+        ),
+    ]
+    if config.visits.on:
+        found.append(
+            Disclosure("visitors' data", Coverage.UNCOVERED, "this node's noise protects its own data, not theirs")
+        )
+    if config.monitoring.exporters:
+        names = ", ".join(config.monitoring.exporters)
+        found.append(Disclosure(f"what is exported ({names})", Coverage.UNCOVERED, "the held-out losses are among it"))
+    return found

@@ -1,0 +1,113 @@
+"""What a node's data have told, after or during a run: by its ledger, its settings and its events."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from node.config.schema import Config, load
+from node.events.event_types import PrivacyBudgetSpent, RoundTrained, WarningEvent
+from node.events.log import read_events
+from node.privacy.disclosures import Disclosure, disclosures
+from node.privacy.ledger import LedgerContents, read_ledger
+from node.system.run_dir import CONFIG, EVENTS, PRIVACY
+from p2ptrain.privacy.accounting import epsilon_of
+from p2ptrain.privacy.accounting.loss_distributions import is_installed, tight_epsilon_of
+from p2ptrain.privacy.base import Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyReport:
+    """The report of one node."""
+
+    name: str
+    privatizer: str
+    delta: float
+    budget: float | None
+    """What may be spent; None: as much as it takes."""
+    epsilon: float
+    """What is spent, by Renyi divergences: what is enforced."""
+    tight_epsilon: float | None
+    """The same by privacy loss distributions; None: opacus is not installed, or they cannot tell."""
+    releases: list[Release]
+    entries: int
+    torn: int
+    """Lines of the ledger that cannot be read, and are charged with the next release."""
+    refused: bool
+    """Whether training stopped at the budget."""
+    rounds: int
+    payload_bytes_sent: int
+    snapshot_bytes_sent: int
+    gaps: list[str]
+    """What was said of training that no epsilon covers."""
+    disclosures: list[Disclosure]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+
+def report_of(folder: Path, *, tight: bool = True) -> PrivacyReport:
+    """Return the report of the node in this folder. `tight`: whether to compute the tighter epsilon, which takes
+    seconds. Raises RunError for a damaged ledger, UsageError for damaged settings."""
+    config = load([folder / CONFIG]) if (folder / CONFIG).is_file() else Config()
+    contents, told = read_ledger(folder / PRIVACY), _Told()
+    told.read(folder)
+    delta = config.privacy.delta
+    return PrivacyReport(
+        name=folder.name,
+        privatizer=config.privacy.privatizer,
+        delta=delta,
+        budget=config.privacy.epsilon,
+        epsilon=epsilon_of(contents.all_releases(), delta),
+        tight_epsilon=_tight(contents, delta) if tight else None,
+        releases=contents.whole_releases(),
+        entries=contents.mark.entries,
+        torn=contents.torn,
+        refused=told.refused,
+        rounds=told.rounds,
+        payload_bytes_sent=told.payload_bytes,
+        snapshot_bytes_sent=told.snapshot_bytes,
+        gaps=list(dict.fromkeys(_gaps(told, contents, config))),
+        disclosures=disclosures(config),
+    )
+
+
+def _tight(contents: LedgerContents, delta: float) -> float | None:
+    return tight_epsilon_of(contents.all_releases(), delta) if is_installed() else None
+
+
+def _gaps(told: "_Told", contents: LedgerContents, config: Config) -> Iterator[str]:
+    """Yield what no epsilon covers, by what the node said and by what is there."""
+    yield from told.gaps
+    if told.rounds_without and config.privacy.on:
+        yield f"{told.rounds_without} of its rounds were trained without protection"
+    if config.privacy.on and told.rounds > told.rounds_without and not contents.mark.entries:
+        yield f"{PRIVACY} is not there, or is empty: nobody knows what was spent"
+
+
+class _Told:
+    """What a node's events say of what it sent."""
+
+    def __init__(self) -> None:
+        self.refused = False
+        self.rounds = self.rounds_without = self.payload_bytes = self.snapshot_bytes = 0
+        self.gaps: list[str] = []
+        self._before = (0, 0)
+        """Bytes of the processes before: each counts its own."""
+
+    def read(self, folder: Path) -> None:
+        """Read the events of the node in this folder."""
+        newest = (0, 0)
+        for event in read_events(folder / EVENTS):
+            if isinstance(event, RoundTrained):
+                sent = (event.payload_bytes_sent or 0, event.snapshot_bytes_sent or 0)
+                if sent < newest:  # a restart
+                    self._before = (self._before[0] + newest[0], self._before[1] + newest[1])
+                newest, self.rounds, self.refused = sent, self.rounds + 1, False
+                self.rounds_without += event.epsilon is None
+            elif isinstance(event, PrivacyBudgetSpent):
+                self.refused = True
+            elif isinstance(event, WarningEvent) and event.about == "privacy" and "no epsilon covers" in event.message:
+                self.gaps.append(event.message)
+        self.payload_bytes, self.snapshot_bytes = (self._before[0] + newest[0], self._before[1] + newest[1])

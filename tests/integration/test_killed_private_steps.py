@@ -1,0 +1,47 @@
+"""kill -9 at random moments over 50 restarts of a process that takes private steps: the ledger never has less than was
+released, and no sum was released without its entry."""
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.paired]
+
+PROGRAM = Path(__file__).with_name("killed_private_steps.py")
+
+
+def killed(folder: Path, restarts: int, privatizer: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, PROGRAM, folder, "7", str(restarts), privatizer],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    lives = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(lives) == restarts
+    assert all(life["killed"] for life in lives), ran.stderr
+    for life in lives:
+        assert life["released"] <= life["written"], life
+    for before, after in pairwise(lives):
+        assert after["written"] >= before["written"]
+        assert after["entries"] >= before["entries"]
+    busy = [after["released"] > before["released"] for before, after in pairwise(lives)]
+    assert sum(busy) >= restarts // 2, "it took steps in many of its lives"
+
+
+@pytest.mark.slow
+def test_eight_kills(tmp_path: Path) -> None:
+    killed(tmp_path, 8, "example")
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize("privatizer", ["example", "update"])
+def test_fifty_kills(tmp_path: Path, privatizer: str) -> None:
+    killed(tmp_path, 50, privatizer)
