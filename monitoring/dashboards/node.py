@@ -133,7 +133,7 @@ ROOM = Row(
         ),
         Panel(
             title="Privacy spent, over its budget",
-            help="Epsilon over privacy.epsilon: docs/how-to/privacy-budget.md. At 1 no more steps are taken on own data.",
+            help="Epsilon over privacy.epsilon: docs/how-to/privacy-budget.md. At 1 own data are not trained on.",
             queries=(Query("p2ptrain_privacy_epsilon / p2ptrain_privacy_epsilon_budget", "{{node}}"),),
             unit="percentunit",
             empty="no node has a privacy budget",

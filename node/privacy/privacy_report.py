@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from node.config.schema import Config, load
-from node.events.event_types import PrivacyBudgetSpent, RoundTrained, WarningEvent
+from node.events.event_types import PrivacyBudgetSpent, RoundTrained, Started, WarningEvent
 from node.events.log import read_events
 from node.privacy.disclosures import Disclosure, disclosures
 from node.privacy.ledger import LedgerContents, read_ledger
@@ -104,10 +104,12 @@ class _Told:
                 sent = (event.payload_bytes_sent or 0, event.snapshot_bytes_sent or 0)
                 if sent < newest:  # a restart
                     self._before = (self._before[0] + newest[0], self._before[1] + newest[1])
-                newest, self.rounds, self.refused = sent, self.rounds + 1, False
+                newest, self.rounds = sent, self.rounds + 1
                 self.rounds_without += event.epsilon is None
             elif isinstance(event, PrivacyBudgetSpent):
                 self.refused = True
+            elif isinstance(event, Started):
+                self.refused = False
             elif isinstance(event, WarningEvent) and event.about == "privacy" and "no epsilon covers" in event.message:
                 self.gaps.append(event.message)
         self.payload_bytes, self.snapshot_bytes = (self._before[0] + newest[0], self._before[1] + newest[1])

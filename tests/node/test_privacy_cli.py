@@ -1,0 +1,122 @@
+"""`p2ptrain privacy`: an epsilon before a run, and what was told after it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from sim_swarm import Member, Swarm, played
+
+from node.cli import main
+from node.config.schema import from_raw
+from node.events.log import to_line
+from node.privacy.disclosures import Coverage, disclosures
+from node.privacy.privacy_report import report_of
+from node.system.run_dir import CONFIG, EVENTS, PRIVACY
+from p2ptrain.privacy.accounting import epsilon_of
+from p2ptrain.privacy.base import Release
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["privacy", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_an_epsilon_before_a_run(capsys) -> None:
+    code, out, _ = run(capsys, "epsilon", "--noise", "1", "--rate", "0.01", "--steps", "1000")
+    assert (code, out) == (0, "epsilon 2.101 at delta 1e-05: noise 1, rate 0.01, 1000 steps\n")
+    code, out, _ = run(capsys, "epsilon", "--noise", "1", "--rate", "0.01", "--steps", "1000", "--json")
+    found = json.loads(out)
+    assert found["epsilon"] == epsilon_of([Release(mechanism="", noise=1.0, rate=0.01, count=1000)], 1e-5)
+    assert (found["noise"], found["delta"]) == (1.0, 1e-5)
+    code, out, _ = run(capsys, "epsilon", "--noise-for", "2", "--rate", "0.01", "--steps", "1000", "--json")
+    assert 1.98 < json.loads(out)["epsilon"] <= 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--steps", "10"), "give --noise or --noise-for"),
+        (("--steps", "10", "--noise", "1", "--noise-for", "2"), "give --noise or --noise-for"),
+        (("--steps", "10", "--noise", "nan"), "noise must be a number above 0"),
+        (("--steps", "10", "--noise", "1", "--rate", "0"), "a rate is above 0"),
+        (("--steps", "10", "--noise", "1", "--delta", "1"), "delta is above 0"),
+        (("--steps", "10", "--noise-for", "-1"), "epsilon must be a number above 0"),
+    ],
+)
+def test_what_cannot_be_is_one_line(capsys, words: tuple[str, ...], said: str) -> None:
+    code, out, err = run(capsys, "epsilon", *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def private_run(folder: Path) -> Member:
+    """A node that spends its budget, with the files that a real one leaves."""
+    privacy = {"privatizer": "example", "noise": 2.0, "rate": 0.02, "epsilon": 0.3}
+
+    async def members(swarm: Swarm) -> Member:
+        other = await swarm.start("other", train={"rounds": 20})
+        private = await swarm.start("private", wait_for=1, privacy=privacy, train={"rounds": 20})
+        await swarm.finished()
+        for member in (private, other):
+            (member.folder / EVENTS).write_text("".join(to_line(event) for event in member.events))
+            (member.folder / CONFIG).write_text(member.node.config.to_toml())
+        return private
+
+    return played(members, folder)
+
+
+def test_a_report_after_a_run(tmp_path: Path, capsys) -> None:
+    member = private_run(tmp_path)
+    code, out, _ = run(capsys, "report", str(tmp_path), "--json")
+    assert code == 0
+    other, private = map(json.loads, out.splitlines())
+    assert (other["privatizer"], other["epsilon"], other["entries"]) == ("none", 0, 0)
+    assert [each["coverage"] for each in other["disclosures"]] == ["not covered"]
+    assert 0.2 < private["epsilon"] <= private["budget"] == 0.3
+    assert private["tight_epsilon"] is None or private["tight_epsilon"] <= private["epsilon"]
+    assert private["refused"]
+    assert private["payload_bytes_sent"] == member.told("round")[-1]["payload_bytes_sent"] > 0
+    assert private["rounds"] == len(member.told("round"))
+    assert private["gaps"] == []
+    code, out, _ = run(capsys, "report", str(member.folder))
+    assert f"epsilon {private['epsilon']:.4g} of 0.3 at delta 1e-05 (RDP), and training stopped there" in out
+    assert "not covered losses and metrics on held-out examples" in out
+
+
+def test_a_report_says_what_no_epsilon_covers(tmp_path: Path) -> None:
+    member = private_run(tmp_path)
+    events = [event for event in member.events if event["event"] == "round"]
+    bare = [{key: value for key, value in events[0].items() if not key.startswith("epsilon")}]
+    (member.folder / EVENTS).write_text("".join(to_line(event) for event in bare + events))
+    assert report_of(member.folder, tight=False).gaps == ["1 of its rounds were trained without protection"]
+    (member.folder / PRIVACY).unlink()
+    assert "privacy.jsonl is not there, or is empty: nobody knows what was spent" in report_of(member.folder).gaps
+
+
+def test_a_cut_line_counts_in_a_report(tmp_path: Path) -> None:
+    member = private_run(tmp_path)
+    before = report_of(member.folder, tight=False)
+    ledger = member.folder / PRIVACY
+    ledger.write_bytes(ledger.read_bytes() + b'{"ent')
+    after = report_of(member.folder, tight=False)
+    assert (after.torn, after.entries) == (1, before.entries)
+    assert after.epsilon > before.epsilon
+
+
+def test_what_is_told_follows_the_settings() -> None:
+    def covered(**sections: dict[str, object]) -> dict[str, Coverage]:
+        config = from_raw({"task": {"name": "digits"}, **sections})
+        return {each.what: each.coverage for each in disclosures(config)}
+
+    example = covered(privacy={"privatizer": "example"})
+    assert example["training loss"] is Coverage.WITHHELD
+    assert example["how many examples a step drew"] is Coverage.WITHHELD
+    assert "how many examples a step drew" not in covered(privacy={"privatizer": "update"})
+    assert "visitors' data" not in example
+    assert (
+        covered(privacy={"privatizer": "example"}, visits={"listen": "127.0.0.1:8443"})["visitors' data"]
+        is Coverage.UNCOVERED
+    )
+    assert len(covered()) == 1
