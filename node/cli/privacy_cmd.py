@@ -103,8 +103,8 @@ def _lines(it: "PrivacyReport") -> "Iterator[str]":
     )
     for gap in it.gaps:
         yield f"  ! {gap}"
-    for each in it.disclosures:
-        yield f"  {each.coverage.value:<12}{each.what}: {each.why}"
+    for told in it.disclosures:
+        yield f"  {told.coverage.value:<12}{told.what}: {told.why}"
 
 
 def _tight(it: "PrivacyReport") -> str:

@@ -13,7 +13,7 @@ ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedRelease:
     """A release that would have exceeded the budget."""
 
     release: Release
@@ -26,7 +26,7 @@ class PrivacyBudget:
 
     def __init__(self, settings: PrivacyConfig, ledger: PrivacyLedger) -> None:
         self.settings = settings
-        self.refused: Refusal | None = None
+        self.refused: RefusedRelease | None = None
         """The release that was not allowed; None: none was refused. No private step is taken after it."""
         self._ledger = ledger
         self._accountant = RenyiAccountant(ledger.contents.whole_releases())
@@ -40,7 +40,7 @@ class PrivacyBudget:
         would_be = self._accountant.epsilon(self.settings.delta, written)
         limit = self.settings.epsilon
         if limit is not None and not would_be <= limit * (1 + ROUNDING):  # false for nan, too
-            self.refused = Refusal(release=release, epsilon=would_be)
+            self.refused = RefusedRelease(release=release, epsilon=would_be)
             raise BudgetSpentError(f"{release.count} more would spend {would_be:.4g} of {limit:g}")
         self._ledger.append(release)
         for each in written:

@@ -67,9 +67,9 @@ async def serve_on(node: Node) -> None:
 
 async def _until_due(node: Node) -> bool:
     """Wait until the others are so far ahead that their model is taken; return whether they are at the run's end."""
-    train, heard, claimed = node.config.train, node.state.round, 0
-    every = max(train.eval_every, node.config.network.max_staleness + 1)
+    heard, claimed = node.state.round, 0
     while True:
+        train = node.config.train  # an admin may give more rounds meanwhile
         seen, here = node.service.swarm_round(), node.service.neighbours().values()
         node.state.look_around(seen)
         heard = heard if seen is None else max(heard, seen + 1)
@@ -77,7 +77,7 @@ async def _until_due(node: Node) -> bool:
         # One liar must not end it while others are here: the claims of few count once they all have left.
         if heard >= train.rounds or (not here and claimed >= train.rounds):
             return True
-        if heard - node.state.round >= every:
+        if heard - node.state.round >= max(train.eval_every, node.config.network.max_staleness + 1):
             return False
         await trio.sleep(LOOK_S)
 

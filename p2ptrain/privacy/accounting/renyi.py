@@ -99,7 +99,7 @@ def _of_one(noise: float, rate: float) -> Orders_n:
         whole_n: Orders_n = ORDERS / (2 * noise**2)
         return whole_n
     logs_n = np.concatenate([_logs_by_mesh(noise, rate), _logs_by_binomials(noise, rate)])
-    spent_n = np.maximum(logs_n, 0.0) / (ORDERS - 1)
+    spent_n: Orders_n = np.maximum(logs_n, 0.0) / (ORDERS - 1)
     spent_n.setflags(write=False)  # shared by all who ask
     return spent_n
 
