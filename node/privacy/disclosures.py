@@ -34,14 +34,14 @@ def disclosures(config: Config) -> list[Disclosure]:
         why = "nothing is clipped or noised: privacy.privatizer is none"
         return [Disclosure("updates, snapshots, checkpoints, losses and metrics", Coverage.UNCOVERED, why)]
     per_round = config.privacy.find().unit == "update"
-    return [*_covered(config), *_withheld(config, per_round=per_round), *_uncovered(config, per_round=per_round)]
+    return [*_covered(config), *_withheld(per_round=per_round), *_uncovered(config, per_round=per_round)]
 
 
 def _covered(config: Config) -> list[Disclosure]:
     made = "made of noised sums alone (post-processing)"
     return [
         Disclosure("updates, snapshots and refinements sent to peers", Coverage.COVERED, made),
-        Disclosure("checkpoints, exports and served models, once a round is closed", Coverage.COVERED, made),
+        Disclosure("exports, and the model in checkpoints", Coverage.COVERED, made),
         Disclosure(
             f"what {config.sync.strategy}, {config.sync.compressor} and {config.sync.aggregator} make of them",
             Coverage.COVERED,
@@ -50,7 +50,7 @@ def _covered(config: Config) -> list[Disclosure]:
     ]
 
 
-def _withheld(config: Config, *, per_round: bool) -> list[Disclosure]:
+def _withheld(*, per_round: bool) -> list[Disclosure]:
     found = [
         Disclosure("training loss", Coverage.WITHHELD, "neither in events and metrics nor sent"),
         Disclosure("gradient norms", Coverage.WITHHELD, "no metric has them, and no message"),
@@ -61,6 +61,7 @@ def _withheld(config: Config, *, per_round: bool) -> list[Disclosure]:
         ),
         Disclosure("divergence of predictions", Coverage.WITHHELD, "measured on examples held out for all"),
         Disclosure("search for the learning rate", Coverage.WITHHELD, "refused together with a privatizer"),
+        Disclosure("buffers, such as running means", Coverage.WITHHELD, "a model that changes any is refused"),
     ]
     if not per_round:
         found.append(
@@ -90,13 +91,16 @@ def _uncovered(config: Config, *, per_round: bool) -> list[Disclosure]:
             Coverage.UNCOVERED,
             "times of steps depend on the examples drawn" if not per_round else "times may depend on the data",
         ),
-        Disclosure("skipped steps", Coverage.UNCOVERED, f"whether a step was finite; {seen}"),
-        Disclosure(
-            "buffers of the model, such as running means",
-            Coverage.UNCOVERED,
-            "not noised; in checkpoints and exports, sent to no peer",
-        ),
     ]
+    if per_round:
+        found += [
+            Disclosure("skipped steps", Coverage.UNCOVERED, f"whether a step was finite; {seen}"),
+            Disclosure(
+                "the optimizer's state in checkpoints",
+                Coverage.UNCOVERED,
+                "it has seen each step as it was: give away an export, and not the node's folder",
+            ),
+        ]
     if config.visits.on:
         found.append(
             Disclosure("visitors' data", Coverage.UNCOVERED, "this node's noise protects its own data, not theirs")

@@ -11,6 +11,7 @@ from node.roles.privacy_check import check_privacy
 from node.roles.site_check import check_site
 from node.system.errors import UsageError
 from node.system.ranks import SiteProcess
+from p2ptrain.privacy.allowance import unaccounted
 from p2ptrain.privacy.base import Release
 from p2ptrain.training import Trainer
 
@@ -89,7 +90,7 @@ def test_a_nodes_trainer_spends_what_its_settings_say(privacy: dict[str, Any]) -
 def test_a_budget_that_nobody_counts_is_refused() -> None:
     config = from_raw(raw_of(EXAMPLE | {"epsilon": 2.0}))
     with pytest.raises(UsageError, match="nobody counts here what is spent"):
-        own_trainer(config, "peer")
+        own_trainer(config, "peer", spend=unaccounted)
     assert own_trainer(config, "peer", spend=lambda release: None).is_private
 
 

@@ -115,6 +115,8 @@ def test_what_is_told_follows_the_settings() -> None:
     assert example["how many examples a step drew"] is Coverage.WITHHELD
     assert "how many examples a step drew" not in covered(privacy={"privatizer": "update"})
     assert "visitors' data" not in example
+    assert "the optimizer's state in checkpoints" not in example
+    assert covered(privacy={"privatizer": "update"})["the optimizer's state in checkpoints"] is Coverage.UNCOVERED
     assert (
         covered(privacy={"privatizer": "example"}, visits={"listen": "127.0.0.1:8443"})["visitors' data"]
         is Coverage.UNCOVERED
