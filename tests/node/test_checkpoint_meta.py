@@ -16,6 +16,7 @@ from safetensors.torch import save
 from sizes import examples
 
 from gossip.core.limits import MAX_COUNTER
+from node.privacy.ledger import LedgerMark
 from node.system.errors import RunError
 from node.training.checkpoint import Checkpoint, CheckpointError, CheckpointStore, read
 from node.training.checkpoint_meta import (
@@ -24,6 +25,7 @@ from node.training.checkpoint_meta import (
     MAX_NAME_CHARS,
     MAX_SECONDS,
     dump,
+    mark_of,
     parse,
     totals_of,
 )
@@ -45,6 +47,11 @@ FIELDS: dict[str, Any] = {
     },
 }
 TRUE = dump(FIELDS, round=40, state_digest="ab" * 32)
+
+
+def test_a_place_in_the_privacy_ledger_is_read_and_may_be_missing() -> None:
+    assert mark_of(parse(older())) is None
+    assert mark_of(parse(older(privacy={"entries": 3, "digest": "ab"}))) == LedgerMark(3, "ab")
 
 
 def older(**changes: Any) -> bytes:
@@ -176,6 +183,10 @@ WRONG: dict[str, bytes] = {
     "epoch beyond": older(epoch=MAX_COUNTER),
     "epoch negative": older(epoch=-1),
     "epoch text": older(epoch="x"),
+    "privacy text": older(privacy="x"),
+    "privacy without entries": older(privacy={"digest": "ab"}),
+    "privacy with entries negative": older(privacy={"entries": -1, "digest": "ab"}),
+    "privacy with a digest of numbers": older(privacy={"entries": 1, "digest": 5}),
     "peer id number": older(peer_id=5),
     "peer id long": older(peer_id="x" * 1000),
     "model text": older(model="x"),

@@ -153,6 +153,20 @@ def test_the_headline_of_a_run_names_the_pause_once_all_are_paused():
     assert drawn(nodes)[0].startswith("2 nodes  round 5/10   paused by gpu, hours   ")
 
 
+def test_privacy_that_is_spent_is_in_the_headline_and_its_end_pauses():
+    nodes = watched(2)
+    assert "epsilon" not in drawn(nodes, width=160)[0]
+    nodes[0].progress.epsilon = 1.5
+    nodes[1].progress.epsilon, nodes[1].progress.epsilon_budget = 2.345, 4.0
+    assert "epsilon 1.5" in drawn(nodes, width=160)[0]
+    spent = said("privacy_budget_spent", round=4, epsilon=3.98, budget=4.0, delta=1e-5, would_be=4.1)
+    for node in nodes:
+        node.progress.observe(spent)
+    assert "paused by privacy" in drawn(nodes, width=160)[0]
+    assert "epsilon 3.98 of 4" in drawn(nodes, width=160)[0]
+    assert nodes[0].progress.shown_state == "paused"
+
+
 def test_what_others_say_does_nothing_to_the_terminal():
     node = Watched(NodeProgress("\x1b]0;owned\x07[bold]\n" * 9, state="\x1b[2J\x1b[31m" * 9))
     node.progress.peers["\x1b[31mx\n\u202e"] = {
