@@ -4,7 +4,7 @@
 
 Every second node is behind a second switch, in network namespaces (as in `bench race`). Inside either half links have
 1000 Mbit/s, between them --mbit, and a frame takes --delay-ms. In each turn the swarm runs once in two regions and once
-flat. What passed between the halves is read off the link: every frame counts. `--every`, `--turns`, `--size`: below.
+flat. What passed between the halves is read off the link: every frame counts. Its other options are below.
 """
 
 import argparse
@@ -38,6 +38,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--mbit", type=float, default=20.0, help="of the link between the halves")
     parser.add_argument("--delay-ms", type=float, default=0.0, help="of a frame between the halves, each way")
     parser.add_argument("--every", type=int, default=8, help="rounds between two averagings of regions")
+    parser.add_argument("--momentum", type=float, default=0.0, help="of the regions' mean (sync.region_momentum)")
     parser.add_argument("--turns", type=int, default=1)
     given = parser.parse_args(list(words))
     check_possible()
@@ -73,10 +74,11 @@ def settings(given: argparse.Namespace, region: str) -> dict[str, dict[str, obje
     """What all nodes run with. In regions a node waits for those of its own."""
     task = {"name": given.task} | ({"size": given.size} if given.task == "byte-lm" else {})
     train = {"rounds": given.rounds, "inner_steps": given.inner_steps, "eval_every": given.rounds}
+    regional = {"regions": LABELS, "region_momentum": given.momentum} if region else {}
     return {
         "task": task,
         "train": train,
-        "sync": {"region_every": given.every, "regions": LABELS if region else ()},
+        "sync": {"region_every": given.every, **regional},
         "node": {"region": region},
     }
 
