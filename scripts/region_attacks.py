@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=48)
     parser.add_argument("--inner-steps", type=int, default=10)
     parser.add_argument("--every", type=int, default=8, help="rounds between two averagings of regions")
+    parser.add_argument("--momentum", type=float, default=0.0, help="of the regions' mean (sync.region_momentum)")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -64,7 +65,7 @@ def _ratios(rows: list[dict[str, Any]], without: list[dict[str, Any]], what: str
 
 def figures(asked: argparse.Namespace, attack: str, seed: int) -> dict[str, Any]:
     """Return what one run came to. `moves`: the fewest averagings with other regions of an honest node."""
-    length = f"{asked.rounds}x{asked.inner_steps}-{asked.every}"
+    length = f"{asked.rounds}x{asked.inner_steps}-{asked.every}" + (f"-{asked.momentum}" if asked.momentum else "")
     kept = asked.out / f"{asked.layout}-{attack}-{length}-{seed}.json"
     if not kept.exists():
         path = kept.with_suffix(".toml")
@@ -105,6 +106,7 @@ size = "pico"
 [sync]
 regions = {labels}
 region_every = {asked.every}
+region_momentum = {asked.momentum}
 
 [train]
 rounds = {asked.rounds}
