@@ -4,6 +4,7 @@ A statement is broadcast by each member that has its blob, when it has come and 
 A blob is fetched from one source at a time; what has come of it stays when a source fails.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection, KeysView, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,7 @@ from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
 from gossip.core.messages import Refused
 from gossip.core.statements import RegionalModel, parse_regional, regional_statement
+from gossip.engine import JITTER_MOST
 from gossip.regions.bridges import Bridges
 from gossip.regions.regional_models import TWO_SOURCES, Announced, RegionalModels
 from gossip.regions.residency import Residency
@@ -45,10 +47,14 @@ MOST_PATIENCES: Final = 8
 
 UNNEEDED_HEARTBEATS: Final = 1.5
 """Heartbeats without a hello after which a member of another region that does not belong beside us is let go: one that
-we belong beside says hello after 1.25 at most. Where that hello is lost, it dials us again."""
+we belong beside says hello after 1.25 at most, and a look. Where that hello is lost, it dials us again, and is given
+twice the time: its heartbeats may be longer than ours."""
 
 LOOK_S: Final = 1.0
 """Seconds between two looks at what there is to fetch or to say again, at most."""
+
+MAX_PATIENCES: Final = 64
+"""Members that were let go of which it is remembered how long they are waited for, those of the last."""
 
 
 @dataclass(eq=False)
@@ -99,6 +105,8 @@ class RegionalExchange:
         """When hellos were last exchanged with each member of other regions, and when ours is due."""
         self._met: frozenset[PeerId] = frozenset()
         """The members of other regions that were connected at the last look."""
+        self._patience: OrderedDict[PeerId, float] = OrderedDict()
+        """For how long each that was let go and may be back is waited for (seconds)."""
 
     def wake(self) -> None:
         """Look at once whether there is something to fetch."""
@@ -389,8 +397,16 @@ class RegionalExchange:
 
     def _let_go(self, peer: PeerId, now: float) -> None:
         """End a connection that neither side needs: who needs it would have said hello by now, or has never done so."""
-        due = self._bridges.greeted[peer] + UNNEEDED_HEARTBEATS * self._context.config.heartbeat_s
-        over = peer not in self._bridges.greeters or now > due
-        if over and not any(source == peer for _, source in self._fetches):
-            self._context.engine.let_go(peer)
-            self._context.perform()
+        config, greets = self._context.config, peer in self._bridges.greeters
+        shortest_s = max(UNNEEDED_HEARTBEATS * config.heartbeat_s, JITTER_MOST * config.heartbeat_s + 2 * LOOK_S)
+        patience_s = self._patience.get(peer, shortest_s)
+        over = not greets or now > self._bridges.greeted[peer] + patience_s
+        if not over or any(source == peer for _, source in self._fetches):
+            return
+        if greets:
+            self._patience[peer] = min(2 * patience_s, max(config.silence_s, shortest_s))
+            self._patience.move_to_end(peer)
+            if len(self._patience) > MAX_PATIENCES:
+                self._patience.popitem(last=False)
+        self._context.engine.let_go(peer)
+        self._context.perform()

@@ -248,6 +248,31 @@ async def test_only_members_that_belong_beside_each_other_stay_connected_across_
             assert bridges.table.keys() == bridges.wanted | beside_us
 
 
+@pytest.mark.parametrize("heartbeats", [(2.0, 2.0), (10.0, 20.0)])
+async def test_who_needs_us_is_not_let_go_again_and_again_at_whatever_heartbeat(
+    heartbeats, autojump_clock, monkeypatch
+):
+    let_go: Counter[PeerId] = Counter()
+    plain, labels = Engine.let_go, ("east", "west")
+
+    def counted(self, peer):
+        let_go[self.me] += 1
+        plain(self, peer)
+
+    async with swarm() as it:
+        first = None
+        for number in range(8):
+            layout = RegionLayout(own=labels[number % 2], regions=labels)
+            peers = () if first is None else (first.address,)
+            node = await it.start(number + 1, peers=peers, layout=layout, heartbeat_s=heartbeats[number % 2])
+            first = first or node
+            await node.begin()
+        await trio.sleep(40.0 + 2 * max(heartbeats))
+        monkeypatch.setattr(Engine, "let_go", counted)
+        await trio.sleep(40.0 + 4 * max(heartbeats))
+    assert not let_go
+
+
 class CrossingBytes(TrafficTap):
     """Counts what streams carry from one region to another, and broadcasts of statements of regions' models."""
 
