@@ -45,7 +45,7 @@ class _Refined:
     over: bool = False
     """Whether nothing more of this link is fetched."""
     shared: int = 0
-    """The most layers that both ends had of each other while this link was the newest."""
+    """The most layers that both ends had of each other as a round of ours closed while this link was the newest."""
 
 
 class LayerPlan:
@@ -93,10 +93,11 @@ class LayerPlan:
 
     def _judge(self, refined: _Refined) -> None:
         """Let the layers rest that were fetched of some updates in a row, and of which the neighbour had none of
-        ours."""
+        ours: neither as a round of ours closed, nor now, as of a faster neighbour few updates see one close."""
         peer = refined.link.peer
+        shared = max(refined.shared, self.sent_to().get(peer, 0))
         for layer in range(1, refined.taken + 1):
-            count = 0 if layer <= refined.shared else self._one_sided.get((peer, layer), 0) + 1
+            count = 0 if layer <= shared else self._one_sided.get((peer, layer), 0) + 1
             if count == ONE_SIDED:
                 self._rests[peer, layer] = self._closings + RESTS_ROUNDS
             self._one_sided[peer, layer] = count % ONE_SIDED

@@ -367,9 +367,9 @@ def test_a_late_refinement_rests_for_rounds_of_ours_and_not_for_as_many_links():
     assert plan.next_layer(KEY.peer_id, 0.0) is not None
 
 
-def asked_of(rounds: int, *, has_ours: Callable[[int], bool]) -> list[int]:
+def asked_of(rounds: int, *, has_ours: Callable[[int], bool], closes_every: int = 1) -> list[int]:
     """In which rounds the layer of a neighbour is fetched, which comes at once. `has_ours`: in which of them, by
-    number from 1, it takes ours."""
+    number from 1, it takes ours. `closes_every`: its rounds in one of ours."""
     links, _ = refined_rounds()
     neighbours = {KEY.peer_id: Neighbour(KEY.peer_id, 0.0)}
     plan = LayerPlan(neighbours, Throughput(neighbours))
@@ -378,15 +378,18 @@ def asked_of(rounds: int, *, has_ours: Callable[[int], bool]) -> list[int]:
         neighbours[KEY.peer_id].chain.learn(each)
         neighbours[KEY.peer_id].accepted(each)
         plan.applied(each)
-        plan.published()
-        plan.begin_closing(HIDDEN_S, 0.0)
+        closes = each.seq % closes_every == 0
+        if closes:
+            plan.published()
+            plan.begin_closing(HIDDEN_S, 0.0)
         if (work := plan.next_layer(KEY.peer_id, 0.0)) is not None:
             asked.append(each.seq)
             plan.took(work, 0.1)
             plan.accepted(work)
         if has_ours(each.seq):
             plan.sent(KEY.peer_id, 1)
-        plan.end_closing()
+        if closes:
+            plan.end_closing()
     return asked
 
 
@@ -400,6 +403,12 @@ def test_who_takes_ours_in_every_second_round_or_later_than_we_its_own_is_fetche
     every = list(range(1, ROUNDS + 1))
     assert asked_of(ROUNDS, has_ours=lambda round_: round_ % 2 == 0) == every
     assert asked_of(ROUNDS, has_ours=lambda round_: round_ >= ONE_SIDED) == every
+
+
+def test_a_faster_neighbour_that_takes_ours_is_fetched_from_in_all_rounds_of_its_own():
+    """Most of its updates are followed by another before a round of ours closes."""
+    assert asked_of(ROUNDS, has_ours=lambda round_: True, closes_every=4) == list(range(1, ROUNDS + 1))
+    assert asked_of(ROUNDS, has_ours=lambda round_: False, closes_every=4) == [1, 2, 3]
 
 
 def test_what_a_neighbour_has_of_ours_is_tried_where_its_short_updates_took_long():
