@@ -405,7 +405,10 @@ METRICS: Final[tuple[Metric, ...]] = (
             "bytes of regions' models that this node sent to members of other regions (`sent`), and has of them "
             "(`received`); each is a line of `crossings.jsonl`"
         ),
-        wrong="`sent` above 0 in a region that nothing may leave (`sync.residency`): report it",
+        wrong=(
+            "a `sent` line whose `model_of` is a region that nothing may leave (`sync.residency`): report it; its "
+            "members do send other regions' models on"
+        ),
         sources=(Live(lambda now: {each: float(now.crossed.get(each, 0)) for each in ("sent", "received")}),),
         panel="Robustness and trust / Crossed between regions",
     ),
