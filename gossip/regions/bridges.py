@@ -5,8 +5,8 @@ of n members has about n connections to each region beside it, more than liars c
 the others' models even where only one of them is connected.
 
 At the start a member knows few others, and connects to one after the other as it gets to know those that are nearer.
-Connections of which neither side has a use end again, so that each has some eight however large the swarm is. Else
-they would fill all places, and those that belong beside a member would find none.
+Connections of which neither side has a use end again, so that each has some eight to ten however large the swarm is.
+Else they would fill all places, and those that belong beside a member would find none.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -137,10 +137,11 @@ class Bridges:
 
     def keeps(self, peer: PeerId) -> bool:
         """Return whether we keep up a connection to a member of another region, or seek it: we belong beside it, or
-        nobody of its region is connected beside whom we belong, and of those that are it is the next one."""
+        nobody of its region is connected beside whom we belong, and of those that are it is the next one. Of all others
+        the one that came first stays as well: a crowd of newcomers chooses where its keys stand, and not when."""
         region = self._region_of(peer)
         there = [each for each in self.table if self._region_of(each) == region]
-        if peer in self.wanted or not there:
+        if peer in self.wanted or not there or peer == next((it for it in self.table if it not in self.wanted), None):
             return True
         return self.wanted.isdisjoint(there) and peer == nearest_after(self._me, there, self._scope)
 

@@ -47,13 +47,14 @@ def test_who_belongs_beside_us_takes_the_place_of_who_does_not():
     it = made()
     come = filled(it)
     kept = nearest_after(ME, come, SCOPE)
-    unneeded = [peer for peer in come if peer != kept]
+    unneeded = [peer for peer in come[1:] if peer != kept]
     for at, peer in enumerate(beside_us()[:3]):
         assert it.takes(peer)
         assert it.admit(peer, 100.0) == unneeded[at], "the one that was greeted longest ago"
         it.lose(unneeded[at])
         assert len(it.table) == MAX_BRIDGES
     assert kept in it.table, "while nobody is there that we belong beside, one stays"
+    assert come[0] in it.table, "and who came first"
 
 
 def test_those_that_belong_beside_us_keep_their_places():
@@ -73,14 +74,27 @@ def test_made_up_members_of_our_region_put_nobody_out():
 
 def test_one_is_kept_until_the_one_is_there_that_we_belong_beside():
     it = made()
-    first, second = others()[:2]
+    first, *later = others()[:3]
     assert it.keeps(first)
-    it.admit(first, 0.0)
-    it.admit(second, 0.0)
-    assert [it.keeps(peer) for peer in (first, second)].count(True) == 1
+    for peer in (first, *later):
+        it.admit(peer, 0.0)
+    near = nearest_after(ME, [first, *later], SCOPE)
+    assert {peer for peer in (first, *later) if it.keeps(peer)} == {first, near}
     assert it.seeks(NEXT)
-    assert not it.seeks(others()[2])
+    assert not it.seeks(others()[3])
     it.admit(NEXT, 0.0)
     assert it.keeps(NEXT)
-    assert not it.keeps(first)
+    assert not any(it.keeps(peer) for peer in later)
+
+
+def test_newcomers_whose_keys_stand_next_to_ours_do_not_end_what_was_there_before():
+    """A crowd that grinds a key for each member of two regions is what all of them belong beside."""
+    first, second = others()[:2]
+    it = made(west=[first, second])
+    it.admit(first, 0.0)
+    it.admit(second, 0.0)
+    it.look_round([*EAST, first, second, NEXT], lambda peer: True)
+    it.admit(NEXT, 1.0)
+    assert it.wanted == {NEXT}
+    assert it.keeps(first)
     assert not it.keeps(second)
