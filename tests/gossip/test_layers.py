@@ -367,9 +367,12 @@ def test_a_late_refinement_rests_for_rounds_of_ours_and_not_for_as_many_links():
     assert plan.next_layer(KEY.peer_id, 0.0) is not None
 
 
-def asked_of(rounds: int, *, has_ours: Callable[[int], bool], closes_every: int = 1) -> list[int]:
+def asked_of(
+    rounds: int, *, has_ours: Callable[[int], bool], closes_every: int = 1, more_of_ours: int = 0
+) -> list[int]:
     """In which rounds the layer of a neighbour is fetched, which comes at once. `has_ours`: in which of them, by
-    number from 1, it takes ours. `closes_every`: its rounds in one of ours."""
+    number from 1, it takes ours. `closes_every`: its rounds in one of ours. `more_of_ours`: rounds of ours after each,
+    of which it takes nothing."""
     links, _ = refined_rounds()
     neighbours = {KEY.peer_id: Neighbour(KEY.peer_id, 0.0)}
     plan = LayerPlan(neighbours, Throughput(neighbours))
@@ -390,6 +393,10 @@ def asked_of(rounds: int, *, has_ours: Callable[[int], bool], closes_every: int 
             plan.sent(KEY.peer_id, 1)
         if closes:
             plan.end_closing()
+        for _ in range(more_of_ours):
+            plan.published()
+            plan.begin_closing(HIDDEN_S, 0.0)
+            plan.end_closing()
     return asked
 
 
@@ -409,6 +416,10 @@ def test_a_faster_neighbour_that_takes_ours_is_fetched_from_in_all_rounds_of_its
     """Most of its updates are followed by another before a round of ours closes."""
     assert asked_of(ROUNDS, has_ours=lambda round_: True, closes_every=4) == list(range(1, ROUNDS + 1))
     assert asked_of(ROUNDS, has_ours=lambda round_: False, closes_every=4) == [1, 2, 3]
+
+
+def test_a_slower_neighbour_that_takes_one_of_several_updates_of_ours_is_fetched_from_in_all_rounds_of_its_own():
+    assert asked_of(ROUNDS, has_ours=lambda round_: True, more_of_ours=3) == list(range(1, ROUNDS + 1))
 
 
 def test_what_a_neighbour_has_of_ours_is_tried_where_its_short_updates_took_long():
