@@ -29,6 +29,11 @@ class PrivateRounds:
         """Own steps begin at the model as it is."""
         self._origin_d.copy_(self._flat.data_d)
 
+    def undo_(self) -> None:
+        """Take the own steps since the last release out of the model: of a round that was left, none is released."""
+        self._flat.copies.settle()
+        self._flat.data_d.copy_(self._origin_d)
+
     def add_(self, correction_d: torch.Tensor) -> None:
         """Note that `correction_d` (d,) was added to the model: it is of others' data, or of moves that were
         released."""

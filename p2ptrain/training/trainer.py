@@ -333,9 +333,9 @@ class Trainer(Learner):
         """
         with self._live:
             self._told_of_rounds = True
-            self.drift.begin_round(self.flat.data_d)
             if self._private_rounds is not None:
-                self._private_rounds.begin()
+                self._private_rounds.undo_()
+            self.drift.begin_round(self.flat.data_d)
 
     def correct(self, correction_d: torch.Tensor) -> None:
         """Add `correction_d` (d,) to the live parameters, between two steps. ValueError on another shape."""

@@ -397,6 +397,18 @@ def test_nothing_shows_the_steps_of_a_round_before_it_is_released():
     torch.testing.assert_close(resumed.vector(), before_d)
 
 
+def test_a_round_that_is_left_before_its_end_is_not_in_the_next_one():
+    """Nothing noises its steps: where the next round begins they would be published as they are."""
+    node = trainer(name="update", learning_rate=1.0)
+    before_d = node.vector()
+    node.begin_round()
+    node.ask_ahead(1)
+    node.take_step()
+    node.begin_round()
+    assert torch.equal(node.vector(), before_d)
+    assert torch.equal(node.flat.data_d, before_d)
+
+
 def test_a_round_is_one_release_and_none_is_trained_without():
     ledger = Ledger(2)
     node = trainer(name="update", noise=0.5, spend=ledger)
