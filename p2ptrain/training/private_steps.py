@@ -67,7 +67,7 @@ class PrivateSteps:
             batch = task.examples_at(shard, few)
         check_example_gradients(task, model, machine, batch)
         self._gradients = ExampleGradients(task, model, machine)
-        self.tokens = round(self.rate * self.count * self._tokens_each())
+        self.tokens = round(self.rate * self.count * expected_tokens(task))
         """Predictions that a step is said to have: those expected, and not those drawn."""
 
     def gradient_(self) -> None:
@@ -84,9 +84,10 @@ class PrivateSteps:
         privatizer.add_noise_(sum_d, source)
         sum_d.div_(self.rate * self.count)
 
-    def _tokens_each(self) -> float:
-        """Predictions of an example, by one that is held out: those of the shard would tell of its data."""
-        with calling(self._task, "eval_batches"):
-            held_out = self._task.eval_batches(1)
-        with calling(self._task, "tokens"):
-            return float(self._task.tokens(held_out[0])) if held_out else 1.0
+
+def expected_tokens(task: Task) -> float:
+    """Return the predictions of an example, by one that is held out: those of the shard would tell of its data."""
+    with calling(task, "eval_batches"):
+        held_out = task.eval_batches(1)
+    with calling(task, "tokens"):
+        return float(task.tokens(held_out[0])) if held_out else 1.0

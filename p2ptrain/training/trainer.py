@@ -31,9 +31,10 @@ from p2ptrain.inner.base import InnerOptimizer, bound_, moment_buffers
 from p2ptrain.inner.filed_optimizer import FiledOptimizer
 from p2ptrain.inner.inner_state import BufferPart, InnerState, Wanted, place_in
 from p2ptrain.privacy.base import BudgetSpentError
+from p2ptrain.privacy.unprotected import Unprotected
 from p2ptrain.saved.filed_vector import Refused
 from p2ptrain.saved.nameless_file import NamelessFile
-from p2ptrain.tasks.base import Batch, Shard, Task, identity_of, optimizer_options, whole_batches
+from p2ptrain.tasks.base import Batch, Shard, Task, TaskError, identity_of, optimizer_options, whole_batches
 from p2ptrain.tasks.calling import calling, checked_loss
 from p2ptrain.tasks.metrics import Measures, metric_units
 from p2ptrain.training.base import Learner, OptimizerPlace
@@ -50,7 +51,7 @@ from p2ptrain.training.model import bind_parameters, build_model, shell_of
 from p2ptrain.training.parked_tensors import ParkedTensors
 from p2ptrain.training.preflight import kept_by_a_batch
 from p2ptrain.training.private_rounds import PrivateRounds
-from p2ptrain.training.private_steps import PrivateSteps
+from p2ptrain.training.private_steps import PrivateSteps, expected_tokens
 from p2ptrain.training.private_training import PrivateTraining
 from p2ptrain.training.train_config import TrainConfig, lr_at
 
@@ -121,7 +122,9 @@ class Trainer(Learner):
         """Whether no more steps are taken, as they would exceed the budget of privacy."""
         self._private_steps: PrivateSteps | None = None
         self._private_rounds: PrivateRounds | None = None
-        if privacy is not None:
+        self._expected_tokens: int | None = None
+        """Predictions that a step is said to have, where the true number would tell of private data."""
+        if privacy is not None and privacy.privatizer.name != Unprotected.name:
             self._protect(privacy)
 
     def keep_optimizer_in(self, new_file: Callable[[], NamelessFile], refused: Refused) -> None:
@@ -490,6 +493,13 @@ class Trainer(Learner):
                 batch = self.task.train_batch(0, seed=self.data_seed, shard=self.shard, size=self.config.batch_size)
             check_buffers(self.task, self.model, self.machine, batch)
             self._private_rounds = PrivateRounds(self.flat, privacy)
+            examples = self.config.batch_size * self.config.grad_accumulation
+            self._expected_tokens = round(examples * expected_tokens(self.task))
+        else:
+            raise TaskError(
+                f"privacy.privatizer={privacy.privatizer.name} protects {privacy.privatizer.unit!r}, which no trainer "
+                "knows: its unit has to be 'example' or 'update'"
+            )
 
     def _state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
         counters = torch.tensor([self.global_step, self.tokens, self.skipped_steps], dtype=torch.int64, device="cpu")
@@ -554,7 +564,7 @@ class Trainer(Learner):
                     self._micro.halve(error, self._batch(step, 0))
                     searches, self._searches = self._searches, False
             else:
-                self.tokens += tokens
+                self.tokens += tokens if self._expected_tokens is None else self._expected_tokens
                 return loss
             self.machine.free()
             if searches:

@@ -409,6 +409,38 @@ def test_a_round_that_is_left_before_its_end_is_not_in_the_next_one():
     assert torch.equal(node.flat.data_d, before_d)
 
 
+class CountsSome(Digits):
+    """Counts predictions by the labels, as a language model does that is trained on a part of each row."""
+
+    def tokens(self, batch):
+        return int((batch[1] >= 5).sum())
+
+
+@pytest.mark.parametrize("name", ["example", "update"])
+def test_the_number_of_predictions_tells_nothing_of_the_batch(name):
+    node, counts = trainer(CountsSome(), name=name), []
+    for _ in range(4):
+        before = node.tokens
+        node.step()
+        counts.append(node.tokens - before)
+    (held_out,) = CountsSome().eval_batches(1)
+    expected = TrainConfig().batch_size * CountsSome().tokens(held_out)
+    assert counts == [expected] * 4
+    assert (
+        len({CountsSome().tokens(node.task.train_batch(step, seed=0, shard=SHARD, size=16)) for step in range(4)}) > 1
+    )
+
+
+@pytest.mark.parametrize("unit", ["nothing", "examples"])
+def test_a_privatizer_with_a_unit_that_no_trainer_knows_is_refused(unit):
+    """A plug-in's, or nothing would be protected without a word."""
+    other = privacy.get("example")
+    other.name, other.unit = "mine", unit
+    with pytest.raises(TaskError, match="mine protects") as refused:
+        Trainer(Digits(), TrainConfig(device="cpu"), SHARD, privacy=PrivateTraining(privatizer=other))
+    assert "\n" not in str(refused.value)
+
+
 def test_a_round_is_one_release_and_none_is_trained_without():
     ledger = Ledger(2)
     node = trainer(name="update", noise=0.5, spend=ledger)
