@@ -1,6 +1,7 @@
 """`p2ptrain privacy`: what a run would tell of a node's data, and what it has told."""
 
 import json as jsonlib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,7 +57,13 @@ def epsilon(
     except ValueError as error:
         raise UsageError(f"{error}") from None
     if json:
-        found = {"epsilon": spent, "delta": delta, "noise": noise, "rate": rate, "steps": steps}
+        found = {
+            "epsilon": spent if math.isfinite(spent) else None,
+            "delta": delta,
+            "noise": noise,
+            "rate": rate,
+            "steps": steps,
+        }
         typer.echo(jsonlib.dumps(found | ({"tight_epsilon": tighter} if tight else {})))
         return
     typer.echo(f"epsilon {spent:.4g} at delta {delta:g}: noise {noise:.4g}, rate {rate:g}, {steps} steps")

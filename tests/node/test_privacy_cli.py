@@ -31,6 +31,9 @@ def test_an_epsilon_before_a_run(capsys) -> None:
     assert (found["noise"], found["delta"]) == (1.0, 1e-5)
     code, out, _ = run(capsys, "epsilon", "--noise-for", "2", "--rate", "0.01", "--steps", "1000", "--json")
     assert 1.98 < json.loads(out)["epsilon"] <= 2
+    code, out, _ = run(capsys, "epsilon", "--noise", "1e-200", "--steps", "1", "--json")
+    assert (code, "Infinity" in out) == (0, False), "which is no JSON"
+    assert json.loads(out)["epsilon"] is None
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,18 @@ def test_the_mesh_and_the_binomial_sum_are_the_same_function() -> None:
             assert math.isclose(spent, log_a / (order - 1), rel_tol=1e-10, abs_tol=1e-13)
 
 
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+def test_noise_whose_square_is_no_number_is_counted_all_the_same(rate: float) -> None:
+    """A node's settings allow it: it must not end in the midst of a run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spent = [
+            epsilon_of([Release(mechanism="", noise=noise, rate=rate, count=5)], 1e-5) for noise in (1e-200, 1e200)
+        ]
+    assert spent[0] == math.inf
+    assert spent[1] < 0.01, "what the largest order makes of delta alone"
+
+
 def test_nothing_spends_nothing() -> None:
     assert epsilon_of([], 1e-5) == 0.0
     assert epsilon_of([release(1.0, 0.01, 0)], 1e-5) == 0.0

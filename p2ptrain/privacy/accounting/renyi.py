@@ -33,6 +33,9 @@ LEAST_NOISE: Final = 0.05
 """Noise below which sampling counts for nothing: then one release spends more than 80 at any usual delta, and the sum
 below would need a mesh of millions."""
 
+MOST_NOISE: Final = 1e100
+"""Noise above which none is counted for more: its square is still a number, and nothing is spent."""
+
 _TAILS: Final = 12.0
 """Standard deviations beyond which the mean above has nothing: exp(-72)."""
 
@@ -95,8 +98,10 @@ def _divergences(release: Release) -> Orders_n:
 @lru_cache(maxsize=256)
 def _of_one(noise: float, rate: float) -> Orders_n:
     """Return the divergence of one sum at each order. A run has few noises and rates: two milliseconds each."""
+    noise = min(noise, MOST_NOISE)
     if rate == 1 or noise < LEAST_NOISE:
-        whole_n: Orders_n = ORDERS / (2 * noise**2)
+        with np.errstate(divide="ignore", over="ignore"):  # infinite, where the noise is as good as none
+            whole_n: Orders_n = ORDERS / (2 * noise**2)
         return whole_n
     logs_n = np.concatenate([_logs_by_mesh(noise, rate), _logs_by_binomials(noise, rate)])
     spent_n: Orders_n = np.maximum(logs_n, 0.0) / (ORDERS - 1)
