@@ -170,7 +170,9 @@ def _sent(summary: dict[str, Any]) -> str:
 
 
 def _of_spent_privacy(event: PrivacyBudgetSpent) -> str:
-    spent = f"epsilon {event.epsilon:.4g} of {event.budget:g} at delta {event.delta:g}"
+    spent = (
+        f"epsilon {event.epsilon:.4g} of {event.budget:g} at delta {event.delta:g}, {event.would_be:.4g} with the next"
+    )
     return f"privacy budget spent ({spent}): it serves on, without own steps, until it is started with a larger one"
 
 

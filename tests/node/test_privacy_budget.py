@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.config.privacy_section import PrivacyConfig
+from node.events.event_types import PrivacyBudgetSpent
+from node.events.lines import describe
 from node.privacy.budget import PrivacyBudget
 from node.privacy.ledger import PrivacyLedger, read_ledger
 from node.system.errors import RunError
@@ -119,3 +121,9 @@ def test_whatever_is_asked_for_the_ledger_never_exceeds_the_budget(asked, epsilo
         spent = epsilon_of(read_ledger(path).all_releases(), DELTA)
         assert math.isclose(spent, epsilon_of(allowed, DELTA), rel_tol=1e-9)
         assert spent <= epsilon * (1 + 1e-8)
+
+
+def test_a_budget_too_small_for_any_round_says_what_one_would_take() -> None:
+    """With "epsilon 0 of 2" alone it would seem that nothing is spent, and yet all."""
+    (line,) = describe(PrivacyBudgetSpent(round=0, epsilon=0.0, budget=2.0, delta=DELTA, would_be=2.61))
+    assert "epsilon 0 of 2 at delta 1e-05, 2.61 with the next" in line.plain
