@@ -104,10 +104,8 @@ def _lines(it: "PrivacyReport") -> "Iterator[str]":
         yield f"  the ledger has {('1 entry' if it.entries == 1 else f'{it.entries} entries')}" + (
             f", and {plural(it.torn, 'line')} that cannot be read, charged as spent" if it.torn else ""
         )
-    yield (
-        f"  left the machine: updates of {plural(it.rounds, 'round')} ({size(it.payload_bytes_sent)}), "
-        f"snapshots of the model ({size(it.snapshot_bytes_sent)})"
-    )
+    sent = f"{'at least ' if it.sends else ''}{size(it.bytes_sent)} to peers in all"
+    yield f"  left the machine: {sent}, with updates of {plural(it.rounds, 'round')}"
     for gap in it.gaps:
         yield f"  ! {gap}"
     for told in it.disclosures:

@@ -127,7 +127,7 @@ def _trained(event: RoundTrained) -> Text:
     return Text.assemble(
         ("round ", ""),
         (text.progress(event.round, event.rounds), "bold"),
-        f"  loss {text.loss(event.train_loss)}",
+        f"  loss {text.loss(event.train_loss)}" if event.epsilon is None else f"  epsilon {event.epsilon:.3g}",
         f"  {text.amount(event.tokens_per_s)} tokens/s",
         f"  {text.plural(event.neighbours, 'neighbour')}",
         f"  sent {text.size(event.bytes_sent)}",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from node.config.schema import Config, load
-from node.events.event_types import PrivacyBudgetSpent, RoundTrained, Started, WarningEvent
+from node.events.event_types import Ended, PrivacyBudgetSpent, RoundTrained, Started, WarningEvent
 from node.events.log import read_events
 from node.privacy.disclosures import Disclosure, disclosures
 from node.privacy.ledger import LedgerContents, read_ledger
@@ -36,8 +36,10 @@ class PrivacyReport:
     refused: bool
     """Whether training stopped at the budget."""
     rounds: int
-    payload_bytes_sent: int
-    snapshot_bytes_sent: int
+    bytes_sent: int
+    """To peers, in all, by what the node has last said of it."""
+    sends: bool
+    """Whether it may have sent more since: it runs, or was killed."""
     gaps: list[str]
     """What was said of training that no epsilon covers."""
     disclosures: list[Disclosure]
@@ -66,8 +68,8 @@ def report_of(folder: Path, *, tight: bool = True) -> PrivacyReport:
         torn=contents.torn,
         refused=told.refused,
         rounds=told.rounds,
-        payload_bytes_sent=told.payload_bytes,
-        snapshot_bytes_sent=told.snapshot_bytes,
+        bytes_sent=told.bytes_sent,
+        sends=told.sends,
         gaps=list(dict.fromkeys(_gaps(told, contents, config))),
         disclosures=disclosures(config),
     )
@@ -90,26 +92,25 @@ class _Told:
     """What a node's events say of what it sent."""
 
     def __init__(self) -> None:
-        self.refused = False
-        self.rounds = self.rounds_without = self.payload_bytes = self.snapshot_bytes = 0
+        self.refused = self.sends = False
+        self.rounds = self.rounds_without = self.bytes_sent = 0
         self.gaps: list[str] = []
-        self._before = (0, 0)
-        """Bytes of the processes before: each counts its own."""
 
     def read(self, folder: Path) -> None:
-        """Read the events of the node in this folder."""
-        newest = (0, 0)
+        """Read the events of the node in this folder. Each process counts its own bytes."""
+        before = newest = 0
         for event in read_events(folder / EVENTS):
             if isinstance(event, RoundTrained):
-                sent = (event.payload_bytes_sent or 0, event.snapshot_bytes_sent or 0)
-                if sent < newest:  # a restart
-                    self._before = (self._before[0] + newest[0], self._before[1] + newest[1])
-                newest, self.rounds = sent, self.rounds + 1
+                newest, self.rounds, self.sends = event.bytes_sent or newest, self.rounds + 1, True
                 self.rounds_without += event.epsilon is None
+            elif isinstance(event, Ended):
+                before, newest = before + (event.summary or {}).get("bytes_sent", newest), 0
+                self.sends = False
             elif isinstance(event, PrivacyBudgetSpent):
                 self.refused = True
             elif isinstance(event, Started):
-                self.refused = False
+                before, newest = before + newest, 0
+                self.refused, self.sends = False, True
             elif isinstance(event, WarningEvent) and event.about == "privacy" and "no epsilon covers" in event.message:
                 self.gaps.append(event.message)
-        self.payload_bytes, self.snapshot_bytes = (self._before[0] + newest[0], self._before[1] + newest[1])
+        self.bytes_sent = before + newest

@@ -80,12 +80,25 @@ def test_a_report_after_a_run(tmp_path: Path, capsys) -> None:
     assert 0.2 < private["epsilon"] <= private["budget"] == 0.3
     assert private["tight_epsilon"] is None or private["tight_epsilon"] <= private["epsilon"]
     assert private["refused"]
-    assert private["payload_bytes_sent"] == member.told("round")[-1]["payload_bytes_sent"] > 0
+    assert private["bytes_sent"] == member.told("round")[-1]["bytes_sent"] > 0
+    assert private["sends"]
     assert private["rounds"] == len(member.told("round"))
     assert private["gaps"] == []
     code, out, _ = run(capsys, "report", str(member.folder))
     assert f"epsilon {private['epsilon']:.4g} of 0.3 at delta 1e-05 (RDP), and training stopped there" in out
     assert "not covered losses and metrics on held-out examples" in out
+
+
+def test_a_report_counts_what_was_sent_after_the_budget_was_spent_and_by_each_process(tmp_path: Path, capsys) -> None:
+    member = private_run(tmp_path)
+    last = member.told("round")[-1]
+    ended = {"event": "interrupted", "ts": 0.0, "summary": {"bytes_sent": last["bytes_sent"] + 5_000_000}}
+    again = {**last, "bytes_sent": 2_000_000}
+    (member.folder / EVENTS).write_text("".join(to_line(event) for event in (last, ended, again)))
+    found = report_of(member.folder, tight=False)
+    assert (found.bytes_sent, found.sends) == (last["bytes_sent"] + 7_000_000, True)
+    _, out, _ = run(capsys, "report", str(member.folder))
+    assert "left the machine: at least 7." in out
 
 
 def test_a_report_says_what_no_epsilon_covers(tmp_path: Path) -> None:
