@@ -56,3 +56,9 @@ def test_lines_of_rounds_have_all_bytes():
     assert "sent 250 kB  received 750 kB" in shown(event)
     observed = {key: value for key, value in event.items() if key not in {"train_loss", "steps"}}
     assert shown(observed).rstrip().endswith("received 750 kB")
+
+
+def test_a_private_round_shows_what_is_spent_in_place_of_a_loss():
+    event = {**round_event(2, ts=1.0), "epsilon": 1.4781, "epsilon_budget": 1.5}
+    assert "  epsilon 1.48  " in shown(event)
+    assert "loss" not in shown(event)
