@@ -22,6 +22,7 @@ NOT_PROVOKED = {
     "Alerts that fire",
     "Share of time paused, by reason",
     "Share of the budget that is taken",
+    "Privacy spent, over its budget",
     "Visitors' differences, by result",
     "Clipped since the start, by peer (the first ten)",
 }
