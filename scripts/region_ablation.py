@@ -25,7 +25,7 @@ import torch
 from p2ptrain import compress
 from p2ptrain.sync.regional_momentum import RegionalMomentum
 from p2ptrain.tasks import Shard
-from p2ptrain.tasks.byte_lm import ByteLM
+from p2ptrain.tasks.byte_lm import SIZES, ByteLM
 from p2ptrain.training import TrainConfig, Trainer
 
 NODES = 8
@@ -96,7 +96,7 @@ class AveragedRegions:
 def main() -> None:
     """Play what is missing, and print a line a run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="nano")
+    parser.add_argument("--size", choices=[*SIZES], default="nano")
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=48)
     parser.add_argument("--inner-steps", type=int, default=8)
@@ -110,6 +110,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
+    if not 0 <= asked.momentum < 1:
+        parser.error("--momentum is from 0 to below 1")
+    counts = ("batch_size", "rounds", "inner_steps", "eval_every", "regions", "first_every")
+    if min(asked.first, *asked.every) < 0 or any(getattr(asked, name) < 1 for name in counts):
+        parser.error("--every and --first are 0 or more, all other counts 1 or more")
     asked.out.mkdir(parents=True, exist_ok=True)
     for every in asked.every:
         for seed in asked.seeds:

@@ -38,6 +38,8 @@ def main() -> None:
     parser.add_argument("--momentum", type=float, default=0.0, help="of the regions' mean (sync.region_momentum)")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
+    if not 0 <= asked.momentum < 1:
+        parser.error("--momentum is from 0 to below 1")
     asked.out.mkdir(parents=True, exist_ok=True)
     first, _, last = asked.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)

@@ -41,6 +41,8 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--momentum", type=float, default=0.0, help="of the regions' mean (sync.region_momentum)")
     parser.add_argument("--turns", type=int, default=1)
     given = parser.parse_args(list(words))
+    if not 0 <= given.momentum < 1:
+        parser.error("--momentum is from 0 to below 1")
     check_possible()
     turns = [{name: run(given, regions=name == "regions") for name in ("regions", "flat")} for _ in range(given.turns)]
     for what in turns[0]["flat"]:

@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.04, help="of --what real: the fastest's seconds of a step")
     parser.add_argument("--at-most-s", type=float, default=600.0, help="of --what real: stop a run after so long")
     parser.add_argument("--out", type=Path, required=True)
+    parser.set_defaults(fail=parser.error)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     WHAT[asked.what](asked)
@@ -146,9 +147,8 @@ def loss_rows(asked: argparse.Namespace) -> None:
         ways[f"equal speeds, {strategy}"] = (EQUAL, {**_paced(), "sync": sync}, equal)
         ways[f"fednova, {strategy}"] = (SPEEDS, {**_paced(**FEDNOVA), "sync": sync}, f"equal speeds, {strategy}")
     task = asked.task or "digits"
-    for way, (speeds, settings, reference) in ways.items():
-        if asked.ways and way not in asked.ways:
-            continue
+    for way in chosen(asked, ways):
+        speeds, settings, reference = ways[way]
         runs = [curve(asked, f"loss-{task}-{way}-{seed}", speeds, settings, task, seed) for seed in asked.seeds]
         told = told_of(asked, way, runs)
         for name in {equal, reference}:
@@ -173,22 +173,30 @@ def real_rows(asked: argparse.Namespace) -> None:
         "dylu, fednova": (SPEEDS, dylu | {"train.step_normalization": "fednova"}),
         "fixed, waiting for all": (SPEEDS, {"network.quorum": 1.0, **long_s, **alone}),
     }
-    for way, (speeds, settings) in ways.items():
-        if not asked.ways or way in asked.ways:
-            with_rule = settings | (MEAN if asked.data == "lone" else {})
-            runs = [real_run(asked, f"real-{asked.data}-{way}-{seed}", speeds, with_rule, seed) for seed in asked.seeds]
-            told = told_of(asked, way, [run["points"] for run in runs])
-            for name in ("rounds", "steps", "seen"):
-                told[f"{name}_of_each_node"] = [[member[name] for member in run["members"]] for run in runs]
-            print(json.dumps(told), flush=True)
+    for way in chosen(asked, ways):
+        speeds, settings = ways[way]
+        with_rule = settings | (MEAN if asked.data == "lone" else {})
+        runs = [real_run(asked, f"real-{asked.data}-{way}-{seed}", speeds, with_rule, seed) for seed in asked.seeds]
+        told = told_of(asked, way, [run["points"] for run in runs])
+        for name in ("rounds", "steps", "seen"):
+            told[f"{name}_of_each_node"] = [[member[name] for member in run["members"]] for run in runs]
+        print(json.dumps(told), flush=True)
 
 
 def tell_ways(asked: argparse.Namespace, task: str, ways: Mapping[str, tuple[tuple[int, ...], Settings]]) -> None:
     """Print a line a way."""
-    for way, (speeds, settings) in ways.items():
-        if not asked.ways or way in asked.ways:
-            runs = [curve(asked, f"time-{task}-{way}-{seed}", speeds, settings, task, seed) for seed in asked.seeds]
-            print(json.dumps(told_of(asked, way, runs)), flush=True)
+    for way in chosen(asked, ways):
+        speeds, settings = ways[way]
+        runs = [curve(asked, f"time-{task}-{way}-{seed}", speeds, settings, task, seed) for seed in asked.seeds]
+        print(json.dumps(told_of(asked, way, runs)), flush=True)
+
+
+def chosen(asked: argparse.Namespace, ways: Mapping[str, object]) -> list[str]:
+    """Return the ways that were asked for: all, where none was named. Ends the program for one that there is not."""
+    unknown = [way for way in asked.ways if way not in ways]
+    if unknown:
+        asked.fail(f"--ways: there is no {unknown[0]!r}, but " + "; ".join(ways))
+    return [way for way in ways if not asked.ways or way in asked.ways]
 
 
 def told_of(asked: argparse.Namespace, way: str, runs: list[list[dict[str, float]]]) -> dict[str, object]:
