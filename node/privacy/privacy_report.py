@@ -1,5 +1,6 @@
 """What a node's data have told, after or during a run: by its ledger, its settings and its events."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,8 +46,8 @@ class PrivacyReport:
     disclosures: list[Disclosure]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
+        """Return it as JSON values; an epsilon that is no number is None, as JSON has none."""
+        return asdict(self) | {"epsilon": self.epsilon if math.isfinite(self.epsilon) else None}
 
 
 def report_of(folder: Path, *, tight: bool = True) -> PrivacyReport:

@@ -1,6 +1,8 @@
 """`p2ptrain privacy`: an epsilon before a run, and what was told after it."""
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,12 @@ def test_a_report_counts_what_was_sent_after_the_budget_was_spent_and_by_each_pr
     assert (found.bytes_sent, found.sends) == (last["bytes_sent"] + 7_000_000, True)
     _, out, _ = run(capsys, "report", str(member.folder))
     assert "left the machine: at least 7." in out
+
+
+def test_an_epsilon_that_is_no_number_is_none_in_a_reports_json(tmp_path: Path) -> None:
+    found = replace(report_of(tmp_path, tight=False), epsilon=math.inf)
+    assert found.as_json()["epsilon"] is None
+    assert replace(found, epsilon=1.5).as_json()["epsilon"] == 1.5
 
 
 def test_a_report_says_what_no_epsilon_covers(tmp_path: Path) -> None:
