@@ -15,7 +15,7 @@ import psutil
 from node.doctor.finding import Finding, Level, Model, Subject
 from node.roles.assembly import own_data, run_info
 from node.roles.budget_plan import plan_disk, plan_memory
-from node.roles.budgeting import check_budget, needs_of, plan_words
+from node.roles.budgeting import check_budget, needs_of, plan_words, spare_memory
 from node.roles.memory_forecast import memory_forecast
 from node.roles.task_check import BYTES_PER_PARAMETER_GPU
 from node.system import text
@@ -156,7 +156,7 @@ def budget(subject: Subject, model: Model) -> Finding | None:
         check_budget(config, user_loop=False)
         least = model.trainer.least_at_a_time()
         plan = plan_memory(config, needs_of(model.trainer, least), least_examples=least)
-        room = plan_disk(plan.config, model.parameters)
+        room = plan_disk(plan.config, model.parameters, spare_memory=spare_memory(plan))
     except UsageError as error:
         return Finding(check="budget", level="problem", seen=error.message, fix=error.hint)
     return Finding(check="budget", level="ok", seen=plan_words(plan, room))

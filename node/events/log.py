@@ -5,12 +5,14 @@ are hidden before an event is written or passed on (redaction.py). docs/decision
 logger.
 
 The log never ends a run: when the disk is full it warns once on stderr, and tries again with every further event. Nor
-does it fill the disk: at MAX_BYTES the file becomes `events.1.jsonl`, replacing an older one, and a new file is begun.
+does it fill the disk: at MAX_BYTES, or what `bound` says, the file becomes `events.1.jsonl`, replacing an older one,
+and a new file is begun.
 """
 
 import json
 import math
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -59,6 +61,17 @@ class EventLog:
     def add_sink(self, sink: Sink) -> None:
         """From now on, call `sink` with every event."""
         self._sinks.append(sink)
+
+    def bound(self, max_bytes: int) -> None:
+        """Let each of the two files take so many bytes at most. Of what they have already, the newest whole lines that
+        fit stay."""
+        self._max_bytes = max_bytes
+        try:
+            if self._bytes > max_bytes:
+                self._rotate()
+            _keep_newest(older(self.path), max_bytes)
+        except OSError as error:
+            self._warn(error)
 
     def __call__(self, event: Event, /) -> Event:
         """Record an event and return it as it was recorded: with its time, and without secrets."""
@@ -166,6 +179,19 @@ def read_records(path: Path) -> Iterator[Record]:
     for file in (older(path), path):
         with suppress(FileNotFoundError), file.open("rb") as lines:
             yield from (record for line in lines if (record := from_line(line)) is not None)
+
+
+def _keep_newest(path: Path, most: int) -> None:
+    """Shorten a log, if there is one, to the newest lines of at most so many bytes."""
+    with suppress(FileNotFoundError), path.open("rb") as log:
+        if log.seek(0, os.SEEK_END) <= most:
+            return
+        log.seek(-most - 1, os.SEEK_END)
+        log.readline()  # the end of one that does not fit, or of the one before
+        shorter = path.with_suffix(".shorter")
+        with shorter.open("wb") as kept:
+            shutil.copyfileobj(log, kept)
+        shorter.replace(path)
 
 
 def _ends_whole(path: Path) -> bool:

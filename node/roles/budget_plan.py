@@ -11,18 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from node.config.schema import Config
+from node.events.library_logs import LOG_BYTES
+from node.events.log import MAX_BYTES
 from node.roles.assembly import why_not_filed
+from node.roles.memory_forecast import optimizer_bytes as state_bytes
 from node.system import text
 from node.system.errors import UsageError
 from node.training.checkpoint_room import MARGIN_BYTES, estimates_bytes, expected_bytes, optimizer_bytes
 from p2ptrain.sync.strategy_spec import GOSSIP
 
-LOG_BYTES: Final = 16 << 20
-"""Of the folder's events, logs and small files, as far as a plan counts them: some 20,000 rounds. Chosen."""
+EVENT_FILES_SHARE: Final = 16
+"""The part of a budget of disk that the two files of events may take: one in so many. Chosen."""
 
-WRITTEN: Final = 2
-"""Checkpoints that the next one takes while it is written: the file, and the state that it is written from, which is
-kept in a file without a name."""
+LEAST_EVENT_BYTES: Final = 3 << 20
+"""Of each of them on the smallest disk: some 2,000 rounds. Chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,26 +56,55 @@ def plan_memory(config: Config, need: Callable[[Config], int], *, least_examples
     )
 
 
-def plan_disk(config: Config, parameters: int) -> BudgetPlan:
-    """Return the settings with as many checkpoints kept as fit into `budget.disk`, of a model of so many parameters.
-    `needed` is of the disk. Raises UsageError where one does not fit beside the next."""
-    one = expected_bytes(parameters, late_average=config.train.late_average > 0)
-    beside = LOG_BYTES + MARGIN_BYTES + estimates_bytes(config, parameters) + optimizer_bytes(config, parameters)
+@dataclass(frozen=True, kw_only=True)
+class DiskPlan(BudgetPlan):
+    """What was chosen of the disk, whose bytes `needed` are."""
+
+    event_bytes: int = MAX_BYTES
+    """The most bytes of each of the two files of events."""
+    state_in_memory: bool = False
+    """Whether the optimizer's state, which the next checkpoint is written from, is kept in memory and not on disk."""
+
+
+def plan_disk(config: Config, parameters: int, *, spare_memory: int | None = None) -> DiskPlan:
+    """Return the settings with as many checkpoints kept as fit into `budget.disk`, of a model of so many parameters. A
+    checkpoint is replaced by one that is whole, so that two must fit; where the optimizer's state does not fit beside
+    them, it is kept in memory, of which `spare_memory` bytes are left (None: unbounded). Raises UsageError where even
+    so too little is left."""
+    one, state = expected_bytes(parameters, late_average=config.train.late_average > 0), state_bytes(config, parameters)
     budget, keep = config.budget.disk, config.node.checkpoint_keep
+    events = MAX_BYTES if budget is None else event_bytes(budget)
+    logs = 2 * (events + LOG_BYTES)
+    beside = logs + MARGIN_BYTES + estimates_bytes(config, parameters) + optimizer_bytes(config, parameters)
     if budget is None:
-        return BudgetPlan(config=config, needed=beside + (keep + WRITTEN) * one)
-    fit = min(keep, (budget - beside) // one - WRITTEN)
+        return DiskPlan(config=config, needed=beside + state + (keep + 1) * one)
+    has_memory = spare_memory is None or state <= spare_memory
+    in_memory = has_memory and budget < beside + state + 2 * one
+    beside += 0 if in_memory else state
+    fit = min(keep, (budget - beside) // one - 1)
     if fit < 1:
-        least = beside + (1 + WRITTEN) * one
+        hint = "give it that much, or lower the model"
+        if not has_memory and beside - state + 2 * one <= budget:
+            hint = f"give it that much, or budget.memory {text.size(state - (spare_memory or 0))} more"
         raise UsageError(
-            f"budget.disk of {text.size(budget)} is too little: this node needs {text.size(least)} at least",
-            "give it that much, or lower the model",
+            f"budget.disk of {text.size(budget)} is too little: this node needs {text.size(beside + 2 * one)} at least",
+            hint,
         )
     moves = () if fit == keep else (f"{text.plural(fit, 'checkpoint')} kept",)
-    node = replace(config.node, checkpoint_keep=fit)
-    return BudgetPlan(
-        config=config.model_copy(update={"node": node}), needed=beside + (fit + WRITTEN) * one, moves=moves
+    if in_memory:
+        moves = (*moves, f"{text.size(state)} more of memory while a checkpoint is written")
+    return DiskPlan(
+        config=config.model_copy(update={"node": replace(config.node, checkpoint_keep=fit)}),
+        needed=beside + (fit + 1) * one,
+        moves=moves,
+        event_bytes=events,
+        state_in_memory=in_memory,
     )
+
+
+def event_bytes(disk: int) -> int:
+    """Return the most bytes of each of the two files of events within a budget of `disk` bytes."""
+    return min(MAX_BYTES, max(LEAST_EVENT_BYTES, disk // (2 * EVENT_FILES_SHARE)))
 
 
 def _candidates(config: Config, least_examples: int) -> Iterator[tuple[Config, tuple[str, ...]]]:

@@ -15,9 +15,11 @@ import torch
 from node.config.budget_section import BudgetConfig
 from node.config.schema import Config
 from node.events.event_types import BudgetPlanned
+from node.events.log import EventLog
 from node.roles.assembly import NodeContext, learner_of
-from node.roles.budget_plan import WRITTEN, BudgetPlan, plan_disk, plan_memory
+from node.roles.budget_plan import BudgetPlan, DiskPlan, plan_disk, plan_memory
 from node.roles.memory_forecast import FP32, memory_forecast
+from node.roles.memory_forecast import optimizer_bytes as state_bytes
 from node.roles.observer import observes
 from node.system import free_memory, text
 from node.system.cgroups import HeldProcess, Limits
@@ -26,7 +28,7 @@ from node.system.process_use import held_bytes
 from node.training.budget_meter import folder_bytes
 from node.training.budget_watch import BudgetWatch
 from node.training.checkpoint import CheckpointStore
-from node.training.checkpoint_room import estimates_bytes, expected_bytes, optimizer_bytes
+from node.training.checkpoint_room import estimates_bytes, optimizer_bytes
 from p2ptrain.training import Learner, Trainer
 
 STARTED_BYTES: Final = 18_000_000
@@ -53,14 +55,16 @@ class Budgeted:
     around: NodeContext
     learned: tuple[Learner, torch.Tensor]
     memory: BudgetPlan
-    disk: BudgetPlan
+    disk: DiskPlan
     watch: BudgetWatch | None
     """What watches the memory; None where that has no budget."""
 
-    def hold(self, process: HeldProcess) -> BudgetPlanned:
-        """Hold the process to the budget, and return what to tell of it. Call it once the node is built."""
+    def hold(self, process: HeldProcess, log: EventLog) -> BudgetPlanned:
+        """Hold the process and its log of events to the budget, and return what to tell of it. Call it once the node is
+        built."""
         free_memory.trim()
         process.limit(limits_of(self.config.budget))
+        log.bound(self.disk.event_bytes)
         return _planned(self.memory, self.disk, process.holds)
 
 
@@ -94,7 +98,7 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
     bound_gpu(config.budget.gpu_memory, trainer.device)
     least = trainer.least_at_a_time()
     memory = plan_memory(config, needs_of(trainer, least, used), least_examples=least)
-    disk = plan_disk(memory.config, trainer.numel)
+    disk = plan_disk(memory.config, trainer.numel, spare_memory=spare_memory(memory))
     if disk.config.node.micro_batch:
         trainer.take_at_a_time(disk.config.node.micro_batch)
     folder, keep = around.checkpoints.folder, disk.config.node.checkpoint_keep
@@ -104,7 +108,10 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
     return Budgeted(
         config=disk.config,
         around=replace(
-            around, checkpoints=CheckpointStore(folder, keep=keep, room=disk_room(disk.config, folder, trainer.numel))
+            around,
+            checkpoints=CheckpointStore(
+                folder, keep=keep, room=disk_room(disk, folder, trainer.numel), in_memory=disk.state_in_memory
+            ),
         ),
         learned=learned,
         memory=memory,
@@ -113,15 +120,21 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
     )
 
 
-def disk_room(config: Config, checkpoints: Path, parameters: int) -> Callable[[], int] | None:
+def spare_memory(plan: BudgetPlan) -> int | None:
+    """Return the bytes of `budget.memory` that its plan leaves; None without that budget."""
+    budget = plan.config.budget.memory
+    return None if budget is None else budget - plan.needed
+
+
+def disk_room(plan: DiskPlan, checkpoints: Path, parameters: int) -> Callable[[], int] | None:
     """Return what measures how many bytes the node may still write: `budget.disk` without its folder, which has
     `checkpoints` in it, and without the most that its files without names take; None without that budget."""
+    config = plan.config
     most = config.budget.disk
     if most is None:
         return None
-    late = config.train.late_average > 0
     nameless = estimates_bytes(config, parameters) + optimizer_bytes(config, parameters)
-    named = most - nameless - (WRITTEN - 1) * expected_bytes(parameters, late_average=late)
+    named = most - nameless - (0 if plan.state_in_memory else state_bytes(config, parameters))
     return lambda: named - folder_bytes(checkpoints.parent)
 
 
@@ -169,7 +182,7 @@ def _with_threads(config: Config) -> Config:
     return config.model_copy(update={"train": train})
 
 
-def plan_words(memory: BudgetPlan, disk: BudgetPlan) -> str:
+def plan_words(memory: BudgetPlan, disk: DiskPlan) -> str:
     """Return the plan for people: what may be taken, what is needed, and what was chosen."""
     budget = disk.config.budget
     parts = []
@@ -184,7 +197,7 @@ def plan_words(memory: BudgetPlan, disk: BudgetPlan) -> str:
     return f"{'; '.join(parts)}; {', '.join((*memory.moves, *disk.moves)) or 'all as it is'}"
 
 
-def _planned(memory: BudgetPlan, disk: BudgetPlan, holds: frozenset[str]) -> BudgetPlanned:
+def _planned(memory: BudgetPlan, disk: DiskPlan, holds: frozenset[str]) -> BudgetPlanned:
     budget, words = disk.config.budget, plan_words(memory, disk)
     bounded = [name for name in ("memory", "cpu") if getattr(budget, name) is not None]
     unheld = [name for name in bounded if name not in holds]

@@ -269,7 +269,7 @@ async def run(
     else:
         config = budgeted.config
         node, checkpoint = await _made(config, budgeted.around, node_dir, held, budgeted.learned)
-        emit(budgeted.hold(process))
+        emit(budgeted.hold(process, emit))
     if user_loop is not None:
         user_loop.built(node)
     elif not tried and not observes(config):

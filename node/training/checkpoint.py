@@ -89,11 +89,15 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of one node: write, prune, find the newest valid one."""
 
-    def __init__(self, folder: Path, *, keep: int = 3, room: Callable[[], int] | None = None) -> None:
-        """`room` returns how many bytes the node may write beside what is there; None: as many as the disk takes."""
+    def __init__(
+        self, folder: Path, *, keep: int = 3, room: Callable[[], int] | None = None, in_memory: bool = False
+    ) -> None:
+        """`room` returns how many bytes the node may write beside what is there; None: as many as the disk takes.
+        `in_memory`: what is kept for a checkpoint to be saved later takes memory, and no disk."""
         self.folder = folder
         self._keep = keep
         self._room = room
+        self._in_memory = in_memory
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint durably and prune the oldest. Raises OSError when the disk does not take it; the newest
@@ -118,13 +122,13 @@ class CheckpointStore:
 
     def keep_apart(self, tensors: Mapping[str, Storable]) -> dict[str, Storable]:
         """Return these tensors as they are now, for a checkpoint to be saved later: in a file without a name beside the
-        checkpoints, or as copies in memory, where the disk does not take them."""
+        checkpoints, or as copies in memory, where the disk does not take them or is not to."""
         held = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor)}
-        try:
-            self._make_folder()
-            return {**tensors, **keep_in_file(held, self.folder)}
-        except OSError:
-            return {**tensors, **{name: tensor.clone() for name, tensor in held.items()}}
+        with suppress(OSError):
+            if not self._in_memory:
+                self._make_folder()
+                return {**tensors, **keep_in_file(held, self.folder)}
+        return {**tensors, **{name: tensor.clone() for name, tensor in held.items()}}
 
     def _save(self, checkpoint: Checkpoint) -> Path:
         saves = [

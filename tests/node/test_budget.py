@@ -25,15 +25,18 @@ from node.doctor.finding import Model, Subject
 from node.doctor.machine import budget
 from node.events.event_types import BudgetPlanned
 from node.events.journal import Journal
+from node.events.library_logs import LOG_BYTES
+from node.events.log import MAX_BYTES, EventLog, older
 from node.events.progress import NodeProgress
 from node.metrics.live_metrics import Readings
 from node.metrics.node_metrics import Metrics
 from node.roles import assembly, budgeting
 from node.roles.assembly import NodeContext, check_runnable, own_trainer, why_not_filed
-from node.roles.budget_plan import plan_disk, plan_memory
+from node.roles.budget_plan import LEAST_EVENT_BYTES, plan_disk, plan_memory
 from node.roles.budgeting import bound_gpu, check_budget, disk_room, needs_of, within_budget
 from node.roles.memory_forecast import memory_forecast
-from node.system import cgroups
+from node.roles.memory_forecast import optimizer_bytes as state_bytes
+from node.system import cgroups, text
 from node.system.byte_sizes import EXAMPLE, byte_size
 from node.system.cgroups import HeldProcess, Hierarchy, Limits, hierarchies_in, remove_stale
 from node.system.errors import UsageError
@@ -52,6 +55,10 @@ from p2ptrain.training import TrainConfig, Trainer
 PARAMETERS = 3_000_000
 KEPT = 6_000_000
 """Bytes that an example keeps for the backward pass."""
+
+FEW_PARAMETERS = 500_000
+LITTLE_DISK = 96_000_000
+"""Bytes of a disk that all fits into, with the smallest logs."""
 
 MIB = 1 << 20
 
@@ -226,48 +233,117 @@ def test_groups_keep_their_models_in_memory() -> None:
 
 
 def test_as_many_checkpoints_are_kept_as_the_disk_budget_has_room_for() -> None:
-    whole = plan_disk(config_of(budget={"disk": "1TB"}), PARAMETERS)
-    assert (whole.moves, whole.config.node.checkpoint_keep) == ((), 3)
-    fewer = plan_disk(config_of(budget={"disk": whole.needed - 1}), PARAMETERS)
+    plan = plan_disk(config_of(budget={"disk": "1TB"}), PARAMETERS)
+    assert (plan.moves, plan.config.node.checkpoint_keep, plan.event_bytes) == ((), 3, MAX_BYTES)
+    whole = plan_disk(config_of(budget={"disk": LITTLE_DISK}), FEW_PARAMETERS)
+    assert (whole.moves, whole.config.node.checkpoint_keep, whole.event_bytes) == ((), 3, LEAST_EVENT_BYTES)
+    fewer = plan_disk(config_of(budget={"disk": whole.needed - 1}), FEW_PARAMETERS)
     assert (fewer.moves, fewer.config.node.checkpoint_keep) == (("2 checkpoints kept",), 2)
     with pytest.raises(UsageError, match=r"budget\.disk of 1\.0 MB is too little: this node needs"):
         plan_disk(config_of(budget={"disk": "1MB"}), PARAMETERS)
 
 
+def test_where_two_checkpoints_alone_fit_the_optimizers_state_is_kept_in_memory() -> None:
+    state, one = state_bytes(config_of(), FEW_PARAMETERS), expected_bytes(FEW_PARAMETERS)
+    assert state // FEW_PARAMETERS == 8
+    whole = plan_disk(config_of(budget={"disk": LITTLE_DISK}), FEW_PARAMETERS)
+    smallest = whole.needed - (whole.config.node.checkpoint_keep - 1) * one
+    on_disk = plan_disk(config_of(budget={"disk": smallest}), FEW_PARAMETERS)
+    assert not on_disk.state_in_memory
+    assert on_disk.needed == smallest
+    budget = config_of(budget={"disk": smallest - 1})
+    for spare in (None, state):
+        plan = plan_disk(budget, FEW_PARAMETERS, spare_memory=spare)
+        assert plan.state_in_memory
+        assert plan.needed == smallest - state
+        assert plan.moves == ("1 checkpoint kept", "4.0 MB more of memory while a checkpoint is written")
+    with pytest.raises(UsageError) as refused:
+        plan_disk(budget, FEW_PARAMETERS, spare_memory=state - 3_000_000)
+    assert refused.value.line().endswith("give it that much, or budget.memory 3.0 MB more")
+    with pytest.raises(UsageError, match=f"needs {text.size(smallest - state)} at least; give it that much, or lower"):
+        plan_disk(config_of(budget={"disk": smallest - state - 1}), FEW_PARAMETERS)
+
+
+@given(st.integers(1, 10**13), st.none() | st.integers(0, 10**8))
+def test_whatever_a_plan_of_the_disk_lets_be_written_fits_into_it(disk: int, spare: int | None) -> None:
+    """Two checkpoints, the state apart, and full logs."""
+    try:
+        plan = plan_disk(config_of(budget={"disk": disk}), PARAMETERS, spare_memory=spare)
+    except UsageError:
+        return
+    one, state = expected_bytes(PARAMETERS), state_bytes(config_of(), PARAMETERS)
+    apart = 0 if plan.state_in_memory else state
+    taken = (plan.config.node.checkpoint_keep + 1) * one + apart + 2 * (plan.event_bytes + LOG_BYTES)
+    assert taken <= plan.needed <= disk
+    assert not plan.state_in_memory or spare is None or spare >= state
+
+
 def test_what_may_be_written_is_the_budget_without_the_folder_and_files_without_names(tmp_path: Path) -> None:
     store = tmp_path / "checkpoint"
-    assert disk_room(config_of(), store, PARAMETERS) is None
+    assert disk_room(plan_disk(config_of(), PARAMETERS), store, PARAMETERS) is None
     config = config_of(budget={"disk": "1GB"}, node={"estimates_on": "disk", "optimizer_on": "disk"})
-    room = disk_room(config, store, PARAMETERS)
+    plan = plan_disk(config, PARAMETERS)
+    room = disk_room(plan, store, PARAMETERS)
     assert room is not None
     before = room()
-    state_bytes = expected_bytes(PARAMETERS)  # which the next checkpoint is written from
-    assert before == 10**9 - state_bytes - estimates_bytes(config, PARAMETERS) - optimizer_bytes(config, PARAMETERS)
+    state = state_bytes(config, PARAMETERS)  # which the next checkpoint is written from
+    assert before == 10**9 - state - estimates_bytes(config, PARAMETERS) - optimizer_bytes(config, PARAMETERS)
     (tmp_path / "events.jsonl").write_bytes(bytes(5000))
     assert room() == before - 5000
-    plan = plan_disk(config, PARAMETERS)
     least = plan.needed - 10**9 + before
     one = expected_bytes(PARAMETERS)
     assert one * (plan.config.node.checkpoint_keep + 1) <= least, "what is planned has room in what is measured"
 
 
-def test_the_checkpoints_of_a_node_with_a_budget_of_disk_are_held_to_it(tmp_path: Path) -> None:
+def around_in(folder: Path) -> NodeContext:
     identity = Identity(bytes(32))
-    around = NodeContext(
+    return NodeContext(
         identity=identity,
         transport=MemoryNetwork(random.Random(0)).attach(identity.peer_id),
         executor=InlineExecutor(0.0),
         emit=lambda event: None,
         rng=random.Random(0),
-        checkpoints=CheckpointStore(tmp_path / "checkpoint"),
-        epoch_file=tmp_path / "epoch",
+        checkpoints=CheckpointStore(folder / "checkpoint"),
+        epoch_file=folder / "epoch",
     )
-    store = within_budget(config_of(budget={"disk": "100MB"}), around).around.checkpoints
+
+
+def test_the_checkpoints_of_a_node_with_a_budget_of_disk_are_held_to_it(tmp_path: Path) -> None:
+    store = within_budget(config_of(budget={"disk": "100MB"}), around_in(tmp_path)).around.checkpoints
     store.save(make(1))
     with (tmp_path / "others").open("wb") as file:
         file.truncate(100_000_000)
     with pytest.raises(OSError, match=r"budget\.disk leaves no room"):
         store.save(make(2))
+
+
+@pytest.mark.parametrize("lacking", [0, 1], ids=["on-disk", "in-memory"])
+def test_a_node_keeps_the_optimizers_state_where_its_plan_says(tmp_path: Path, lacking: int) -> None:
+    whole = within_budget(config_of(budget={"disk": "90MB"}), around_in(tmp_path))
+    numel = whole.learned[1].numel()
+    smallest = whole.disk.needed - (whole.config.node.checkpoint_keep - 1) * expected_bytes(numel)
+    budgeted = within_budget(config_of(budget={"disk": smallest - lacking}), around_in(tmp_path))
+    assert budgeted.disk.state_in_memory == bool(lacking)
+    kept = budgeted.around.checkpoints.keep_apart({"moment": torch.zeros(3)})["moment"]
+    assert isinstance(kept, torch.Tensor) == bool(lacking)
+
+
+def test_a_folder_whose_log_was_full_before_has_room_for_checkpoints_again(tmp_path: Path) -> None:
+    """Without a bound of its own the log alone fills the budget, and no checkpoint is ever written again."""
+    path = tmp_path / "events.jsonl"
+    for file in (older(path), path):
+        file.write_bytes(b'{"ts": 1, "event": "round"}\n' * 1_500_000)
+    around = around_in(tmp_path)
+    budgeted = within_budget(config_of(budget={"disk": "100MB"}), around)
+    store = budgeted.around.checkpoints
+    store.save(make(1))
+    (tmp_path / "others").write_bytes(bytes(20_000_000))
+    with pytest.raises(OSError, match=r"budget\.disk leaves no room"):
+        store.save(make(2))
+    with EventLog(path) as log:
+        budgeted.hold(HeldProcess(os.getpid()), log)
+    assert path.stat().st_size + older(path).stat().st_size <= 2 * budgeted.disk.event_bytes
+    store.save(make(2))
 
 
 # A GPU

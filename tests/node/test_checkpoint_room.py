@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,24 @@ def test_a_budget_of_disk_costs_older_checkpoints_then_the_next_one_and_never_th
     with pytest.raises(OSError, match=r"budget\.disk leaves no room for it: raise it, or move files out of"):
         store.save(make(5))
     assert rounds(store) == [4]
+
+
+@pytest.mark.parametrize("in_memory", [False, True], ids=["on-disk", "in-memory"])
+def test_what_is_kept_for_a_later_checkpoint_takes_disk_or_memory(tmp_path: Path, in_memory: bool) -> None:
+    store = CheckpointStore(tmp_path / "checkpoint", in_memory=in_memory)
+    moment_d = torch.arange(4.0)
+    kept = store.keep_apart({"moment": moment_d})["moment"]
+    moment_d.zero_()
+    assert isinstance(kept, torch.Tensor) == in_memory
+    checkpoint = make(1)
+    if isinstance(kept, torch.Tensor):
+        checkpoint = replace(checkpoint, tensors={**checkpoint.tensors, "trainer.moment": kept})
+    else:
+        checkpoint = replace(checkpoint, filed={"trainer.moment": kept})
+    store.save(checkpoint)
+    read = store.newest()
+    assert read is not None
+    assert read.tensors["trainer.moment"].tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_a_start_counts_on_what_older_checkpoints_would_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,23 @@ def test_a_log_that_was_full_before_the_start_is_set_aside(tmp_path):
     assert [event["round"] for event in read_records(path)] == [1, 2]
 
 
+@pytest.mark.parametrize("most", [100, 150, 151, 152, 400, 1000])
+def test_a_log_that_is_given_less_keeps_its_newest_lines(tmp_path, most):
+    path = tmp_path / "events.jsonl"
+    with EventLog(path, clock=lambda: 1.0, max_bytes=600) as emit:
+        for number in range(20):
+            emit(CheckpointWritten(round=number, path="x"))
+        before = [event["round"] for event in read_records(path)]
+        line = path.stat().st_size // len(path.read_text().splitlines())
+        emit.bound(most)
+        emit(CheckpointWritten(round=20, path="x"))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["events.1.jsonl", "events.jsonl"]
+    assert all(file.stat().st_size <= most for file in tmp_path.iterdir())
+    kept = [event["round"] for event in read_records(path)]
+    assert kept == list(range(21 - len(kept), 21))
+    assert len(kept) >= min(most // line, len(before)), "no more is dropped than must be"
+
+
 def test_a_log_is_read_line_by_line(tmp_path):
     path = tmp_path / "events.jsonl"
     path.write_text('{"ts": 1, "event": "started"}\n')
