@@ -31,8 +31,8 @@ class BudgetConfig:
     """Memory of the GPU, such as 4GiB: torch takes no more, and a batch that does not fit goes through the model in
     parts."""
     disk: Bytes | None = None
-    """What the node's folder may take, such as 20GiB: fewer checkpoints are kept where all would not fit, and a shorter log
-    of events."""
+    """What the node's folder may take, such as 20GiB: fewer checkpoints are kept where all would not fit, and a
+    shorter log of events."""
     cpu: Annotated[float, Field(gt=0, le=MOST_CORES)] | None = None
     """Cores, such as 2 or 0.5: the threads of torch, and a cgroup's quota where this user may make one."""
 
