@@ -197,13 +197,17 @@ class Visitors:
     def begin_closing(self) -> "ClosingVisits":
         """Hand over what has come: it counts in the round that is being closed, where it is enough."""
         left = [each for each in self._left if self._versions.is_kept(each.started.digest)]
-        ready = [(each.started, each.difference) for each in left if each.difference is not None]
+        ready = [
+            CountedVisit(waiting=each, difference=each.difference, staleness=self._versions.staleness(each.started))
+            for each in left
+            if each.difference is not None
+        ]
         counts = self._base_d is not None or (self._own_norm is not None and not self._config.agreement)
         counted = ready if counts and len(ready) >= self._config.buffer else []
         self._left = [each for each in left if each.difference is None] if counted else left
         return ClosingVisits(
-            differences=[difference for _, difference in counted],
-            staleness=[self._versions.staleness(started) for started, _ in counted],
+            visits=counted,
+            buffer=self._config.buffer,
             base_d=self._base_d,
             own_norm=self._own_norm,
             share=self._config.share,
@@ -215,6 +219,7 @@ class Visitors:
         """Begin the next round: publish its model, and give a place again to everybody but those whose difference
         waits."""
         self._base_d, self._own_norm = closed.base_d, closed.own_norm
+        self._left = [*(each.waiting for each in closed.waits), *self._left]
         self._versions.publish(closed.version)
         self._bounds.begin_round(self._versions.is_kept, ((each.key, each.network) for each in self._left))
 
@@ -261,6 +266,15 @@ class Visitors:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CountedVisit:
+    """A difference that a round is to count, and how many rounds old its start is."""
+
+    waiting: _Waiting
+    difference: VisitorDifference
+    staleness: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClosedVisits:
     """What a closed round makes of its visits."""
 
@@ -271,14 +285,16 @@ class ClosedVisits:
     own_norm: float | None
     """The norm of the host's own steps in the round, or in the newest one where it is known."""
     version: ModelVersion
+    waits: Sequence[CountedVisit] = ()
+    """Those that agree with the host's steps, where they are too few to be counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClosingVisits:
     """The work of closing a round, apart from the state of the visits: it may run in a thread."""
 
-    differences: Sequence[VisitorDifference]
-    staleness: Sequence[int]
+    visits: Sequence[CountedVisit]
+    buffer: int
     base_d: torch.Tensor | None
     """The model from which the host took the round's steps; it is overwritten."""
     own_norm: float | None
@@ -291,10 +307,11 @@ class ClosingVisits:
         the model after the host's steps. Both are read, and not kept."""
         moved_d = self._own_steps(model_d, correction_d)
         own_norm = self.own_norm if moved_d is None else float(torch.linalg.vector_norm(moved_d, dtype=torch.float64))
-        visited_d = self._mean(model_d.numel(), own_norm, moved_d)
+        visits, waits = self._agreeing(moved_d) if self.agreement else (self.visits, ())
+        visited_d = self._mean(visits, model_d.numel(), own_norm, moved_d)
         base_d = model_d.clone() if visited_d is None else model_d + visited_d
         version = version_of(model_d, round + 1)
-        return ClosedVisits(visited_d=visited_d, base_d=base_d, own_norm=own_norm, version=version)
+        return ClosedVisits(visited_d=visited_d, base_d=base_d, own_norm=own_norm, version=version, waits=waits)
 
     def _own_steps(self, model_d: torch.Tensor, correction_d: torch.Tensor) -> torch.Tensor | None:
         """Return how far the host's own steps went (d,), in the memory of `base_d`; None where it is not known."""
@@ -303,15 +320,20 @@ class ClosingVisits:
         moved_d = torch.sub(model_d, self.base_d, out=self.base_d).sub_(correction_d)
         return moved_d if bool(torch.isfinite(moved_d).all()) else None
 
-    def _mean(self, numel: int, own_norm: float | None, moved_d: torch.Tensor | None) -> torch.Tensor | None:
-        if not self.differences or own_norm is None:
+    def _agreeing(self, moved_d: torch.Tensor | None) -> tuple[Sequence[CountedVisit], Sequence[CountedVisit]]:
+        """Return the visits that count, of those that go the way of the host's own steps, and those that wait: as few
+        as one of a crowd would else have all of what visitors may move."""
+        if moved_d is None or not self.visits:
+            return (), ()
+        agree = list(compress(self.visits, agreeing([each.difference for each in self.visits], moved_d)))
+        return (agree, ()) if len(agree) >= self.buffer else ((), agree)
+
+    def _mean(
+        self, visits: Sequence[CountedVisit], numel: int, own_norm: float | None, moved_d: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        if not visits or own_norm is None:
             return None
-        differences, staleness = self.differences, self.staleness
-        if self.agreement:
-            agree = [False] * len(differences) if moved_d is None else agreeing(differences, moved_d)
-            differences, staleness = list(compress(differences, agree)), list(compress(staleness, agree))
-            if not differences:
-                return None
+        differences, staleness = [each.difference for each in visits], [each.staleness for each in visits]
         share, trim = self.share, self.trim
         mean_d = visitors_mean(differences, staleness, numel=numel, own_norm=own_norm, share=share, trim=trim)
         return without_opposing(mean_d, moved_d) if self.agreement and moved_d is not None else mean_d

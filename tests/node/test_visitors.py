@@ -165,6 +165,41 @@ async def test_with_agreement_lies_that_undo_the_hosts_steps_count_for_nothing()
     assert torch.cosine_similarity(visited_d, own_d + 0.1 * across_d, dim=0) > 0.999
 
 
+async def test_with_agreement_as_many_as_the_buffer_must_agree_and_fewer_wait() -> None:
+    """Else one of a crowd that opposes had the whole of what visitors may move, for whatever lies across."""
+    host = VisitedHost(agreement=True, buffer=3)
+    host.close_round()
+    host.close_round()
+    own_d = torch.nn.functional.normalize(noise(1), dim=0)
+    for number in range(4):
+        await host.take(host.left_by(f"opposes {number}", -own_d))
+    lie_d = noise(9) - (noise(9) @ own_d) * own_d + 0.01 * own_d
+    await host.take(host.left_by("liar", lie_d))
+    assert host.close_round() is None
+    assert await refusal_of(host, host.left_by("liar", lie_d)) is Refusal.SECOND, "its difference still waits"
+    await host.take(host.left_by("opposes 0", -own_d))  # those that oppose are gone, and keep no place
+    for name in ("one", "two"):
+        await host.take(host.left_by(name, 0.1 * own_d))
+    visited_d = host.close_round()
+    assert visited_d is not None
+    assert torch.cosine_similarity(visited_d, own_d, dim=0) > 0.4
+    assert host.close_round() is None, "each counts once"
+
+
+async def test_with_agreement_those_that_wait_are_dropped_with_their_model_and_never_more_than_the_buffer() -> None:
+    host = VisitedHost(agreement=True, buffer=3)
+    host.close_round()
+    host.close_round()
+    own_d = torch.nn.functional.normalize(noise(1), dim=0)
+    for number in range(2):
+        await host.take(host.left_by(f"agrees {number}", own_d))
+    await host.take(host.left_by("opposes", -own_d))
+    for _ in range(VERSIONS_KEPT):
+        assert host.close_round() is None
+    await host.take(host.left_by("late", own_d))
+    assert host.close_round() is None, "the two are gone"
+
+
 async def test_with_agreement_a_crowd_does_not_undo_them_by_values_that_are_trimmed() -> None:
     """Each goes against the host's own steps but in a fifth of the coordinates, where it is so long that it agrees as a
     whole. Those are another fifth for each, and the largest of five: all are trimmed."""
@@ -422,7 +457,7 @@ async def test_what_comes_while_a_round_closes_is_one_of_the_next_as_well() -> N
     host.visitors.finish_closing(closing.close(host.model_d + noise(1), torch.zeros(NUMEL), round=host.round))
     assert await refusal_of(host, host.left_by("three")) is Refusal.NETWORK_FULL
     assert await refusal_of(host, host.left_by("one"), "192.0.2.1") is Refusal.SECOND
-    assert len(host.visitors.begin_closing().differences) == 2
+    assert len(host.visitors.begin_closing().visits) == 2
 
 
 async def test_a_difference_that_is_decoded_while_a_round_closes_is_one_of_the_next(host: VisitedHost) -> None:
