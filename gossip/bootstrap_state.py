@@ -32,7 +32,7 @@ from gossip.discovery.dht import FINDS_BURST, FINDS_PER_S, asker_of, placed
 from gossip.discovery.peerstore import MAX_DUMP_BYTES, MAX_RECORDS, PeerStore, RecordTrust
 from gossip.discovery.routing_table import nearest
 from gossip.discovery.topology import Rings
-from gossip.engine import HELLO_BURST, HELLO_PER_S
+from gossip.hellos.hello import HELLO_BURST, HELLO_PER_S
 from gossip.updates.peer_score import PeerScores
 from gossip.updates.roles import Roles
 

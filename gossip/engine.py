@@ -12,20 +12,18 @@ its signature. Nothing outside this file reaches through the engine to a part (d
 
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from functools import partial
 from typing import Final, Protocol
 
 from gossip.actions import Action, ActionQueue, Broadcast, Disconnect, WakeRegional, WakeSync
 from gossip.core.api import Fetch, Head, LinkSpeed, NeighbourStatus, RegionLayout, RunInfo
 from gossip.core.backoff import peer_in
-from gossip.core.config import MIN_HEARTBEAT_S, GossipConfig
+from gossip.core.config import GossipConfig
 from gossip.core.digests import digest_of
 from gossip.core.envelope import EnvelopeKind, Scope, open_envelope, open_from, seal
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
-from gossip.core.messages import FindRequest, Hello, PauseRequest, check_run, parse_hello
-from gossip.core.rate_limit import KeyedTokenBucket
+from gossip.core.messages import FindRequest, Hello, PauseRequest
 from gossip.core.statements import (
     PeerRecord,
     SnapshotOffer,
@@ -38,10 +36,12 @@ from gossip.core.statements import (
 )
 from gossip.core.work_limit import WorkLimit
 from gossip.discovery.dht import KademliaNode
-from gossip.discovery.peerstore import OF_OTHERS, PeerStore, RecordTrust
+from gossip.discovery.peerstore import PeerStore, RecordTrust
 from gossip.discovery.record_exchange import RecordExchange
-from gossip.discovery.told_records import ToldPeers
 from gossip.discovery.topology import agreed_edges, tag_of
+from gossip.hellos.hello import HelloOutcomes, Hellos, HelloTerms
+from gossip.hellos.hello_records import HelloRecords
+from gossip.hellos.places import Places
 from gossip.membership.invite import Role
 from gossip.regions.bridges import Bridges
 from gossip.regions.region_labels import RegionLabels, bound_to_none
@@ -74,11 +74,6 @@ others' models, and the neighbour serves one snapshot to all newcomers for some 
 JITTER_LEAST: Final = 0.75
 JITTER_MOST: Final = 1.25
 """Bounds of the factor by which each pause of periodic work is drawn."""
-
-HELLO_BURST: Final = 8
-HELLO_PER_S: Final = 2 / MIN_HEARTBEAT_S
-"""Hellos of a peer that are read: twice the shortest heartbeat, because a peer that has places left asks in between,
-and ten times the usual heartbeat. A hello with 32 new records costs 4 ms."""
 
 
 class Connections(Protocol):
@@ -176,8 +171,6 @@ class Engine:
         self._run = run
         self._rng = rng
         self._seen = Seen(MAX_SEEN)
-        self._told = ToldPeers()
-        """Only in a run with regions; else each neighbour has its own."""
         self._audit = LinkAudit()
         self._validator = BroadcastValidator(self.peer_scores, self._roles, self.offence)
         self._regional_inbox = RegionalInbox(
@@ -190,10 +183,31 @@ class Engine:
             peer_scores=self.peer_scores,
             offence=self.offence,
         )
-        self._hellos = KeyedTokenBucket(burst=HELLO_BURST, per_s=HELLO_PER_S)
         dialable = self.mesh.dialable
-        self._record_exchange = RecordExchange(
-            self.peerstore, self.scope, dialable, connections.network_of, self.neighbours.keys()
+        exchange = RecordExchange(self.peerstore, self.scope, dialable, connections.network_of, self.neighbours.keys())
+        self._hello_records = HelloRecords(self.peerstore, self.mesh, self.bridges, exchange, rng)
+        self._places = Places(
+            mesh=self.mesh,
+            bridges=self.bridges,
+            roles=self._roles,
+            residency=self.residency,
+            actions=self._actions,
+            silence_s=config.silence_s,
+        )
+        self._hellos = Hellos(
+            HelloTerms(scope=self.scope, genesis=run.genesis),
+            mesh=self.mesh,
+            roles=self._roles,
+            places=self._places,
+            records=self._hello_records,
+            outcomes=HelloOutcomes(
+                own=self._own_words,
+                banned=self.is_banned,
+                offence=self.offence,
+                proof=self._audit.proof_against,
+                learn_link=self._learn_from_hello,
+            ),
+            actions=self._actions,
         )
         self.dht = KademliaNode(
             me=self.me, scope=self.scope, genesis=run.genesis, peerstore=self.peerstore, dialable=dialable
@@ -201,8 +215,6 @@ class Engine:
         self._warned_of_twin = False
         self.fetch: Fetch = "updates"
         """What is fetched from the neighbours: updates, models or nothing."""
-        self.met_bootstrap = False
-        """Whether one of the operator's peers is a bootstrap node: it sent no record, and a member would."""
 
     def drain(self) -> list[Action]:
         """Return the actions that are to be performed, in order, and forget them."""
@@ -340,121 +352,29 @@ class Engine:
         )
         self.dht.record = seal(self._identity, self.scope, statement).raw
 
-    def hello_for(self, peer: PeerId, now: float, *, answers: bool = False) -> bytes:
-        """Return our hello to `peer`. `answers`: one of its own, which was read by now."""
-        newest, publishes = self.publisher.newest, self._roles.publishes
-        return Hello(
-            scope=self.scope,
-            genesis=self._run.genesis,
-            neighbours=len(self.neighbours),
-            admitted=self._takes(peer, now) and not (answers and self._is_nowhere(peer)),
-            link=newest.raw if newest and publishes else b"",
-            record=self.dht.record,
-            records=self._records_for(peer) if publishes else (),
-        ).encode()
-
-    def _is_nowhere(self, peer: PeerId) -> bool:
-        """Return whether a peer has not said of which region it is, as ours with its policy wants."""
-        return self.bridges.is_ours(peer) and not self.residency.admits(peer)
-
-    def _records_for(self, peer: PeerId) -> tuple[bytes, ...]:
-        """Return the records in a hello: a neighbour gets each once, since it stays. In a run with regions every member
-        does, few at a time, and none that it has sent us. Who has given no record may only ask, and hear nothing that
-        we say by ourselves."""
-        neighbour, rings = self.neighbours.get(peer), self.mesh.rings
-        if not self.bridges.own or self.peerstore.region_of(peer) is None:
-            if neighbour is None:
-                return self.peerstore.sample(self._rng, without=peer, rings=rings)
-            records = self.peerstore.sample(self._rng, without=peer, rings=rings, told=neighbour.told.names())
-            neighbour.told.add(records)
-            return records
-        told = self._told.of(peer)
-        records = self.peerstore.sample(
-            self._rng,
-            without=peer,
-            rings=rings,
-            told=told.names(),
-            regions=self.bridges.needed_by(peer),
-            first=partial(self.bridges.next_to, peer),
-            most_others=OF_OTHERS,
-        )
-        told.add(records)
-        return records
-
-    def _takes(self, peer: PeerId, now: float) -> bool:
-        if self._roles.listens(peer):
-            return self.residency.admits(peer) and self._roles.takes(peer, now, self._config.silence_s)
-        if not self.bridges.is_ours(peer):
-            return self.mesh.dialable(peer, now) and self._roles.trains(peer) and self.bridges.takes(peer)
-        return self.mesh.has_room_for(peer, now)
-
-    def _admit(self, peer: PeerId, hello: Hello, now: float, *, answers: bool) -> None:
-        """Admit a trainer: of our region as a neighbour, of another as a bridge to it. Its record has been read by now:
-        who has not said of which region it is gets no place in one with a policy. `answers`: its hello answers ours."""
-        if self._is_nowhere(peer):
-            self.mesh.lose(peer, "it does not say of which region it is")
-        elif self.bridges.is_ours(peer):
-            self.bridges.lose(peer)
-            self.mesh.admit(peer, hello.neighbours, now)
-        elif self._takes(peer, now):
-            self.mesh.lose(peer, "it is of another region")
-            displaced = self.bridges.admit(peer, now, answers=answers)
-            if displaced is not None:
-                self.let_go(displaced)
+    def hello_for(self, peer: PeerId, now: float) -> bytes:
+        """Return our hello to `peer`."""
+        return self._hellos.to(peer, now)
 
     def on_hello(self, peer: PeerId, raw: bytes, now: float) -> bytes:
         """Handle a peer's hello; return ours as the answer. Raises RemoteError."""
-        if not self._hellos.take(peer, now):
-            self.offence(peer, RemoteError(Reason.FLOODED, "too many hellos"), now)
-            raise RemoteError(Reason.UNAVAILABLE, "too many hellos")
-        hello = self._parse_hello(peer, raw, now)
-        if not hello.admitted:
-            self._roles.lose(peer)
-            self.mesh.lose(peer, "it has no room for us")
-            self.bridges.lose(peer)
-        self._learn_records(peer, hello, now)  # before it is admitted: what is known of it decides about its place
-        if hello.admitted and self._roles.listens(peer) and self._takes(peer, now):
-            self._roles.listeners[peer] = now
-        elif hello.admitted:
-            self._admit(peer, hello, now, answers=False)
-        self._learn_link(peer, hello, now)
-        return self.hello_for(peer, now, answers=True)
+        return self._hellos.answer(peer, raw, now)
 
     def on_hello_answer(self, peer: PeerId, raw: bytes, now: float) -> None:
         """Handle the answer to our hello: both admit each other, or the connection is of no use. Raises RemoteError."""
-        hello = self._parse_hello(peer, raw, now)
-        if not hello.admitted:
-            self.mesh.lose(peer, "no room")
-            self.bridges.lose(peer)
-        try:
-            self._learn_records(peer, hello, now)
-            if hello.admitted:
-                self._admit(peer, hello, now, answers=True)
-        finally:
-            if peer not in self.partners:
-                self._actions.add(Disconnect(peer=peer, hurried=False))
-        if not hello.admitted and not hello.record and peer in self.mesh.anchors:
-            self.met_bootstrap = True
-        self._learn_link(peer, hello, now)
+        self._hellos.take_answer(peer, raw, now)
 
-    def _parse_hello(self, peer: PeerId, raw: bytes, now: float) -> Hello:
-        if (proof := self._audit.proof_against(peer)) is not None and not self.is_banned(peer, now):
-            self.offence(peer, EquivocationError(*proof), now)  # found out while it was a stranger
-        if self.is_banned(peer, now):
-            raise RemoteError(Reason.BANNED)
-        hello = parse_hello(raw)
-        check_run(hello, self.scope, self._run.genesis)
-        self._roles.check_hello(peer, hello)
-        return hello
+    @property
+    def met_bootstrap(self) -> bool:
+        """Whether one of the operator's peers is a bootstrap node."""
+        return self._hellos.met_bootstrap
 
-    def _learn_records(self, peer: PeerId, hello: Hello, now: float) -> None:
-        self.mesh.present(peer)
-        self.mesh.met(peer)
-        self._record_exchange.take(peer, hello, now)
-        if self.bridges.own:
-            self._told.of(peer).add(hello.records)
+    def _own_words(self) -> tuple[bytes, bytes]:
+        """Return what a hello says of ourselves: our newest link and our record."""
+        newest = self.publisher.newest if self._roles.publishes else None
+        return b"" if newest is None else newest.raw, self.dht.record
 
-    def _learn_link(self, peer: PeerId, hello: Hello, now: float) -> None:
+    def _learn_from_hello(self, peer: PeerId, hello: Hello, now: float) -> None:
         neighbour = self.neighbours.get(peer)
         if neighbour is not None:
             neighbour.heard_at = now
@@ -484,7 +404,7 @@ class Engine:
         """Handle the loss of the last connection to a peer."""
         self._roles.lose(peer)
         self.bridges.lose(peer)
-        self._told.forget(peer)
+        self._hello_records.forget(peer)
         self.mesh.vanish(peer, "the connection is lost", now)
 
     def heard(self, peer: PeerId, now: float) -> None:
@@ -503,8 +423,7 @@ class Engine:
 
     def let_go(self, peer: PeerId) -> None:
         """End the connection to a bridge that neither side needs."""
-        self.bridges.lose(peer)
-        self._actions.add(Disconnect(peer=peer, hurried=False))
+        self._places.let_go(peer)
 
     def look_round(self, now: float) -> None:
         """Draw the rings anew from all peers whose record has an address: those that we have verified and, to know whom
@@ -662,7 +581,7 @@ class Engine:
     @property
     def partners(self) -> frozenset[PeerId]:
         """Neighbours, and members of other regions that are connected: with these we stay in touch."""
-        return frozenset(self.neighbours).union(self.bridges.table)
+        return self._places.partners
 
     @property
     def companions(self) -> frozenset[PeerId]:

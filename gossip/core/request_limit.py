@@ -20,8 +20,8 @@ anyone takes from us. Each costs 0.5 ms, and one stream of them would take half 
 
 STRANGER_BURST: Final = 16
 STRANGER_PER_S: Final = 1.0
-"""The same for a stranger: as many hellos as are read (engine.py: HELLO_BURST), and as many find requests. A newcomer
-says hello once or twice, looks itself up, and then is a neighbour, or gone."""
+"""The same for a stranger: as many hellos as are read (hellos/hello.py: HELLO_BURST), and as many find requests. A
+newcomer says hello once or twice, looks itself up, and then is a neighbour, or gone."""
 
 STRANGERS_BURST: Final = 400
 STRANGERS_PER_S: Final = 100.0

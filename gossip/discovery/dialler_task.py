@@ -25,10 +25,10 @@ from gossip.core.errors import GossipError, LocalError
 from gossip.core.ids import PeerId
 from gossip.core.statements import PeerRecord
 from gossip.discovery.peerstore import PeerStore, RecordTrust
+from gossip.hellos.hello_task import say_hello
 from gossip.reachability.probe_task import AddressProber
 from gossip.regions.bridges import Bridges
 from gossip.transport.base import TransportError
-from gossip.updates.hello_task import say_hello
 from gossip.updates.mesh import Mesh
 
 MAX_DIALS: Final = 4

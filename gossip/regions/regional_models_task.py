@@ -25,12 +25,12 @@ from gossip.core.ids import Digest, PeerId
 from gossip.core.messages import Refused
 from gossip.core.statements import RegionalModel, parse_regional, regional_statement
 from gossip.engine import JITTER_MOST
+from gossip.hellos.hello_task import say_hello
 from gossip.regions.bridges import Bridges
 from gossip.regions.regional_models import TWO_SOURCES, Announced, RegionalModels
 from gossip.regions.residency import Residency
 from gossip.session import open_session
 from gossip.transport.base import TransportError
-from gossip.updates.hello_task import say_hello
 from gossip.updates.publisher import Payload
 from gossip.updates.traffic import Traffic
 

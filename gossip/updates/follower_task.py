@@ -22,9 +22,9 @@ from gossip.core.messages import Refused
 from gossip.core.quiet_clock import QUIET_LOOK_S
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import SnapshotOffer, UpdateHeader
+from gossip.hellos.hello_task import say_hello
 from gossip.transport.base import TransportError
 from gossip.updates.fetcher_task import Fetcher
-from gossip.updates.hello_task import say_hello
 from gossip.updates.layer_plan import FetchLayer, LayerPlan
 from gossip.updates.neighbour import FetchPayload, Neighbour, Work
 from gossip.updates.pull_priority import PullPriority

@@ -12,7 +12,8 @@ from gossip.core.announcement_limit import ANNOUNCE_BURST, ANNOUNCE_PER_S, LINKS
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import PeerId
 from gossip.core.messages import Hello
-from gossip.engine import HELLO_BURST, Engine
+from gossip.engine import Engine
+from gossip.hellos.hello import HELLO_BURST
 from gossip.updates.follower_task import UPDATES_PER_S
 from gossip.updates.score_table import BAN_AT, POINTS
 

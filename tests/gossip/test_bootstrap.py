@@ -30,7 +30,7 @@ from gossip.core.messages import (
     parse_hello,
 )
 from gossip.core.request_limit import STRANGER_BURST, STRANGER_PER_S
-from gossip.engine import HELLO_BURST
+from gossip.hellos.hello import HELLO_BURST
 from gossip.session import ask_once, open_session
 from gossip.transport.base import TransportError
 from gossip.transport.memory.network import MemoryTransport

@@ -16,7 +16,8 @@ from gossip.core.identity import Identity
 from gossip.core.ids import RunId
 from gossip.core.messages import Hello, parse_hello
 from gossip.discovery.record_exchange import RECORDS_PER_S
-from gossip.engine import HELLO_BURST, MAX_SEEN, Connections, Engine, NoConnections
+from gossip.engine import MAX_SEEN, Connections, Engine, NoConnections
+from gossip.hellos.hello import HELLO_BURST
 from gossip.updates.hash_chain import EquivocationError
 from gossip.updates.mesh import SWAP_EVERY_S
 from gossip.updates.seen import REPEAT_S

@@ -44,6 +44,7 @@ OWN_FOLDERS = (
     "gossip.reachability",
     "gossip.allreduce",
     "gossip.regions",
+    "gossip.hellos",
 )
 """Those whose every bound stands in the page. Of private swarms docs/private-swarms.md tells."""
 FOLDERS = (

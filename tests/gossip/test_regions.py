@@ -31,6 +31,7 @@ from gossip.core.messages import (
 from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
 from gossip.discovery.peerstore import OF_FAR_REGIONS, OF_OTHERS, REMINDED, RecordTrust
 from gossip.engine import JITTER_LEAST, JITTER_MOST, Engine
+from gossip.hellos.places import Places
 from gossip.regions.region_draw import adjacent
 from gossip.session import ask_once
 from gossip.transport.memory.link_quality import LinkQuality
@@ -205,7 +206,7 @@ async def test_who_has_told_us_of_a_member_is_not_told_of_it(autojump_clock):
         regions = await two_regions(it, 3)
         node, other = regions[0][:2]
         engine = node.service._engine
-        engine._told.forget(other.peer)
+        engine._hello_records.forget(other.peer)
         theirs = tuple(record.raw for record in engine.peerstore.of_standing(RecordTrust.VERIFIED))
         assert len(theirs) > REMINDED + 1
         newest = other.service._engine.hello_for(node.peer, trio.current_time())
@@ -255,11 +256,11 @@ async def test_those_that_belong_beside_each_other_stay_connected_across_regions
 async def test_who_needs_us_is_not_let_go_again_and_again_at_whatever_heartbeat(
     heartbeats, autojump_clock, monkeypatch
 ):
-    let_go: Counter[PeerId] = Counter()
-    plain, labels = Engine.let_go, ("east", "west")
+    let_go: list[PeerId] = []
+    plain, labels = Places.let_go, ("east", "west")
 
     def counted(self, peer):
-        let_go[self.me] += 1
+        let_go.append(peer)
         plain(self, peer)
 
     async with swarm() as it:
@@ -271,7 +272,7 @@ async def test_who_needs_us_is_not_let_go_again_and_again_at_whatever_heartbeat(
             first = first or node
             await node.begin()
         await trio.sleep(40.0 + 2 * max(heartbeats))
-        monkeypatch.setattr(Engine, "let_go", counted)
+        monkeypatch.setattr(Places, "let_go", counted)
         await trio.sleep(40.0 + 4 * max(heartbeats))
     assert not let_go
 
@@ -460,7 +461,7 @@ async def test_a_hello_has_records_of_the_receivers_regions_and_of_a_few_others(
             engine = node.service._context.engine
             for other in node.service.bridge_ids:
                 needed = engine.bridges.needed_by(other)
-                engine._told.forget(other)  # as if it had just come
+                engine._hello_records.forget(other)  # as if it had just come
                 hello = parse_hello(engine.hello_for(other, trio.current_time()))
                 peers = [parse_record(open_envelope(raw, engine.scope)).peer for raw in hello.records]
                 found = [region_of[peer] for peer in peers]

@@ -27,7 +27,7 @@ from gossip.core.ids import PeerId, RunId
 from gossip.core.limits import MAX_HELLO_BYTES
 from gossip.core.messages import Hello, HelloRequest, parse_bytes_answer, parse_hello
 from gossip.core.statements import UpdateHeaderBody, record_statement, update_header_statement
-from gossip.engine import HELLO_BURST, HELLO_PER_S
+from gossip.hellos.hello import HELLO_BURST, HELLO_PER_S
 from gossip.service import GossipService
 from gossip.session import ask_once
 from gossip.transport.base import Stream
@@ -131,7 +131,7 @@ async def swarm_of(*members: Member | Sybil) -> AsyncIterator[None]:
 async def test_lonely_sybils_take_half_of_the_places_and_never_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     """They pushed out one honest neighbour every 30 s, until a node had none: here the clock is helped along."""
     monkeypatch.setattr("gossip.updates.mesh.SWAP_EVERY_S", 0.05)
-    monkeypatch.setattr("gossip.engine.HELLO_PER_S", 10.0)  # heartbeats come thirty times as often
+    monkeypatch.setattr("gossip.hellos.hello.HELLO_PER_S", 10.0)  # heartbeats come thirty times as often
     friend = Member(heartbeat_s=MIN_HEARTBEAT_S)
     async with swarm_of(friend):
         honest = [friend, *(Member(friend.address, heartbeat_s=MIN_HEARTBEAT_S) for _ in range(3))]

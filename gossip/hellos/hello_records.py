@@ -1,0 +1,61 @@
+"""The records of other members that hellos carry: which of ours a peer is told, and what it tells us."""
+
+import random
+from functools import partial
+
+from gossip.core.ids import PeerId
+from gossip.core.messages import Hello
+from gossip.discovery.peerstore import OF_OTHERS, PeerStore
+from gossip.discovery.record_exchange import RecordExchange
+from gossip.discovery.told_records import ToldPeers
+from gossip.regions.bridges import Bridges
+from gossip.updates.mesh import Mesh
+
+
+class HelloRecords:
+    """What each peer has been told. `mesh`: our neighbours, and the rings they are chosen by."""
+
+    def __init__(
+        self, peerstore: PeerStore, mesh: Mesh, bridges: Bridges, exchange: RecordExchange, rng: random.Random
+    ) -> None:
+        self._peerstore = peerstore
+        self._mesh = mesh
+        self._bridges = bridges
+        self._exchange = exchange
+        self._rng = rng
+        self._told = ToldPeers()
+        """Only in a run with regions; else each neighbour has its own."""
+
+    def told_to(self, peer: PeerId) -> tuple[bytes, ...]:
+        """Return the records in a hello to `peer`: a neighbour gets each once, since it stays. In a run with regions
+        every member does, few at a time, and none that it has sent us. Who has given no record may only ask, and hear
+        nothing that we say by ourselves."""
+        neighbour, rings = self._mesh.table.get(peer), self._mesh.rings
+        if not self._bridges.own or self._peerstore.region_of(peer) is None:
+            if neighbour is None:
+                return self._peerstore.sample(self._rng, without=peer, rings=rings)
+            records = self._peerstore.sample(self._rng, without=peer, rings=rings, told=neighbour.told.names())
+            neighbour.told.add(records)
+            return records
+        told = self._told.of(peer)
+        records = self._peerstore.sample(
+            self._rng,
+            without=peer,
+            rings=rings,
+            told=told.names(),
+            regions=self._bridges.needed_by(peer),
+            first=partial(self._bridges.next_to, peer),
+            most_others=OF_OTHERS,
+        )
+        told.add(records)
+        return records
+
+    def learn(self, peer: PeerId, hello: Hello, now: float) -> None:
+        """Take in the records of a peer's hello. Raises RemoteError."""
+        self._exchange.take(peer, hello, now)
+        if self._bridges.own:
+            self._told.of(peer).add(hello.records)
+
+    def forget(self, peer: PeerId) -> None:
+        """Forget what a peer has, whose connection is lost."""
+        self._told.forget(peer)
