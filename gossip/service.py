@@ -70,6 +70,7 @@ from gossip.reachability.relay_link_task import RelayLink
 from gossip.reachability.relay_task import relay_of
 from gossip.regions.region_labels import bound_to_none
 from gossip.regions.regional_models_task import RegionalExchange
+from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum, Values
 from gossip.server import Server
 from gossip.session import ask_once
 from gossip.transport.base import Transport
@@ -319,6 +320,16 @@ class GossipService(Handlers):
         had the same group, round and size; raises what `reduce` raises, in a group.
         """
         return await self._allreducer.run(group, data, reduce, gather_s=gather_s, timeout_s=timeout_s)
+
+    async def sum_securely(self, group: SecureGroup, values: Values, *, gather_s: float, timeout_s: float) -> SecureSum:
+        """Return the sum modulo 2^bits of everyone's `values`, uint32 of shape (count,), without showing ours to anybody.
+
+        Members that do not take part within `gather_s` are left out of the sum; the whole takes `timeout_s` at most.
+        Where the owners of a part are lost afterwards, its values are None. Each group is summed once: a round that was
+        begun before, even before a restart, is refused. Raises SecureSumError, in one line, where nothing was opened;
+        LocalError for values that do not fit the group, while another sum is under way, or for a round begun before.
+        """
+        raise NotImplementedError
 
     async def missed_parts(self, *, timeout_s: float) -> list[ReducedPart]:
         """Return the reduced parts of the last exchange that did not come in its time, and come now: as far as their

@@ -73,6 +73,13 @@ MAX_RESPONSE_BYTES: Final = 2 * MIB
 MAX_GROUP: Final = 64
 """Members of an exchange of parts: 64 of 1 GiB own 16 MiB each. Their names, of 54 bytes each, are only hashed."""
 
+MIN_SECURE_GROUP: Final = 4
+"""Members of a secure sum at least: of three, two that agree on what they had know what the third had."""
+
+MIN_MASKED_BITS: Final = 8
+MAX_MASKED_BITS: Final = 32
+"""Bits of a masked value: a byte of it then holds bits of two values at most, and one draw of a mask is enough."""
+
 MIN_RATE: Final = 16 * KIB
 """Bytes a second below which a transfer is given up: a 1 MiB chunk within a minute; ISDN did half of it."""
 
