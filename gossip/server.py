@@ -33,6 +33,7 @@ from gossip.core.messages import (
     PartRequest,
     PauseRequest,
     Request,
+    SecureRequest,
     SnapshotRequest,
     StateRequest,
     encode_answer,
@@ -42,6 +43,7 @@ from gossip.core.messages import (
 from gossip.core.request_limit import SMALL_CHUNK_BYTES, RequestLimit
 from gossip.membership.membership_sync_task import MembershipSync
 from gossip.regions.regional_models_task import RegionalExchange
+from gossip.secure_aggregation.secure_sum_task import SecureSummer
 from gossip.session import serve
 from gossip.transport.base import Stream, TransportError
 from gossip.updates.publisher import Payload, Publisher
@@ -71,6 +73,7 @@ class Server:
         traffic: Traffic,
         snapshots: Snapshots,
         allreducer: AllReducer,
+        summer: SecureSummer,
         regional: RegionalExchange,
         membership_sync: MembershipSync | None,
     ) -> None:
@@ -80,6 +83,7 @@ class Server:
         self._traffic = traffic
         self._snapshots = snapshots
         self._allreducer = allreducer
+        self._summer = summer
         self._regional = regional
         self._membership_sync = membership_sync
         self.blob_cache = BlobCache(
@@ -184,16 +188,20 @@ class Server:
             case PartRequest(envelope=envelope):
                 self._allreducer.on_part(peer, envelope)
                 return encode_answer()
+            case SecureRequest(envelope=envelope):
+                self._summer.on_statement(peer, envelope)
+                return encode_answer()
             case PauseRequest():
                 self._engine.on_pause(peer, request, trio.current_time())
                 self._allreducer.look_again()
+                self._summer.look_again()
                 return encode_answer()
             case _:
                 assert_never(request)
 
     def _check_listens(self, peer: PeerId, request: Request) -> None:
-        if isinstance(request, PartRequest | PauseRequest):
-            raise RemoteError(Reason.WRONG_ROLE, "a part of an exchange, or a pause, from who trains nothing")
+        if isinstance(request, PartRequest | SecureRequest | PauseRequest):
+            raise RemoteError(Reason.WRONG_ROLE, "a part of an exchange or a sum, or a pause, from who trains nothing")
 
     def _check_of_region(self, peer: PeerId, request: Request) -> None:
         """Raise RemoteError for what a member of another region does not get: all but a region's model that may leave
@@ -217,6 +225,8 @@ class Server:
         self._uploaded(talk, whole=False)
         if address in self._allreducer.blobs:  # a part of it may be taken: its size says nothing of the link's speed
             manifest = self._allreducer.blobs.manifest(address)
+        elif address in self._summer.blobs:
+            manifest = self._summer.blobs.manifest(address)
         elif (regional := self._regional.payload_at(address)) is not None:
             manifest = regional.manifest
         elif address in self._publisher.blobs:
@@ -245,6 +255,10 @@ class Server:
             self._traffic.passed_on(len(part), snapshot=False)
             self._allreducer.sent(talk.peer, address, index)
             return part
+        if address in self._summer.blobs:
+            piece = self._summer.blobs.chunk(address, index)
+            self._traffic.passed_on(len(piece), snapshot=False)
+            return piece
         if (regional := self._regional.payload_at(address)) is not None:
             return self._regional_chunk(talk.peer, address, regional, index)
         if address in self._publisher.blobs:

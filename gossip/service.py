@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, KeysView, Sequence, Set
 from functools import partial
+from pathlib import Path
 from typing import Final, assert_never
 
 import trio
@@ -71,6 +72,7 @@ from gossip.reachability.relay_task import relay_of
 from gossip.regions.region_labels import bound_to_none
 from gossip.regions.regional_models_task import RegionalExchange
 from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum, Values
+from gossip.secure_aggregation.secure_sum_task import SecureSummer
 from gossip.server import Server
 from gossip.session import ask_once
 from gossip.transport.base import Transport
@@ -112,10 +114,12 @@ class GossipService(Handlers):
         new_file: NewFile | None = None,
         layout: RegionLayout = RegionLayout(),
         recorder: Recorder = unrecorded,
+        sums_begun: Path | None = None,
     ) -> None:
         """Raises LocalError when an address in the config is malformed. `private`: the membership that `transport`
         asks. `new_file`: makes files for large blobs, which are in memory without it. `layout`: our region, and
-        all others. `recorder`: is called with what passes between regions."""
+        all others. `recorder`: is called with what passes between regions. `sums_begun`: the file that remembers which
+        secure sums were begun; without it a node that restarts must begin none of an earlier round."""
         self._unix_time = unix_time
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
@@ -152,6 +156,7 @@ class GossipService(Handlers):
             tracked=tracked,
         )
         self._allreducer = AllReducer(self._context, identity, engine.traffic)
+        self._summer = SecureSummer(self._context, identity, engine.traffic, sums_begun)
         self._regional = RegionalExchange(
             self._context,
             identity,
@@ -172,6 +177,7 @@ class GossipService(Handlers):
             engine.traffic,
             snapshots,
             self._allreducer,
+            self._summer,
             self._regional,
             self._membership_sync,
         )
@@ -329,7 +335,7 @@ class GossipService(Handlers):
         begun before, even before a restart, is refused. Raises SecureSumError, in one line, where nothing was opened;
         LocalError for values that do not fit the group, while another sum is under way, or for a round begun before.
         """
-        raise NotImplementedError
+        return await self._summer.run(group, values, gather_s=gather_s, timeout_s=timeout_s)
 
     async def missed_parts(self, *, timeout_s: float) -> list[ReducedPart]:
         """Return the reduced parts of the last exchange that did not come in its time, and come now: as far as their

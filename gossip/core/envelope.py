@@ -29,6 +29,7 @@ class EnvelopeKind(StrEnum):
     GOODBYE = "goodbye"
     PART = "part"
     REGIONAL = "regional"
+    SECURE = "secure"
 
 
 _KINDS: Final = frozenset(kind.value for kind in EnvelopeKind)

@@ -177,6 +177,13 @@ class PartRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SecureRequest:
+    """Brings a SECURE envelope, the sender's or one that it passes on; answered by nothing."""
+
+    envelope: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class PauseRequest:
     """Says that its sender publishes nothing after `link`, its newest, for some `seconds`; 0: it does not know for how
     long. Answered by nothing."""
@@ -211,6 +218,7 @@ Request = (
     | ChunkRequest
     | GoodbyeRequest
     | PartRequest
+    | SecureRequest
     | PauseRequest
     | FindRequest
     | MemberRequest
@@ -236,6 +244,8 @@ def encode_request(request: Request) -> bytes:
             return pack(("goodbye", envelope))
         case PartRequest(envelope=envelope):
             return pack(("part", envelope))
+        case SecureRequest(envelope=envelope):
+            return pack(("secure", envelope))
         case PauseRequest(link=link, seconds=seconds):
             return pack(("pause", link, seconds))
         case FindRequest(swarm=swarm, run=run, genesis=genesis, target=target, record=record):
@@ -263,6 +273,7 @@ _PARSERS: Final[dict[str, Callable[[Fields], Request]]] = {
     "chunk": lambda fields: ChunkRequest(address=fields.digest(), index=fields.integer(MAX_CHUNKS)),
     "goodbye": lambda fields: GoodbyeRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
     "part": lambda fields: PartRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
+    "secure": lambda fields: SecureRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
     "pause": lambda fields: PauseRequest(link=fields.binary(MAX_ENVELOPE_BYTES), seconds=fields.integer()),
     "find": lambda fields: FindRequest(
         swarm=SwarmId(fields.exactly(SWARM_ID_BYTES)),
@@ -371,5 +382,5 @@ def parse_known_answer(raw: bytes | bytearray) -> Known:
 
 
 def parse_empty_answer(raw: bytes | bytearray) -> None:
-    """Check the answer to a goodbye, a part or a pause. Raises Refused or RemoteError."""
+    """Check the answer to a goodbye, a part, a pause or a statement of a secure sum. Raises Refused or RemoteError."""
     _open_response(raw).end()

@@ -1,1 +1,2 @@
-"""The sum of a group's vectors, of which no member learns another's: the state machine, and the task that performs it."""
+"""The sum of a group's vectors, of which no member learns another's: the state machine, and the task that performs
+it."""

@@ -1,16 +1,16 @@
 """Who sums what: the members of a secure sum, its sizes and bounds, and the result.
 
-Values are integers modulo 2^bits, `bits` of them a value on the wire. As in an all-reduce (gossip/allreduce) the vector is
-cut into parts, and each member sums one; the parts are whole chunks, and each chunk holds a multiple of eight values, so
-that it begins at a whole byte. With `owners` above 1 each part is summed by so many members, in the group's order from its
-first owner on: a member that leaves late then costs nothing, and one that lies about its sum is outvoted.
+Values are integers modulo 2^bits, `bits` of them a value on the wire. As in an all-reduce (gossip/allreduce) the
+vector is cut into parts, and each member sums one; the parts are whole chunks, and each chunk holds a multiple of
+eight values, so that it begins at a whole byte. With `owners` above 1 each part is summed by so many members, in the
+group's order from its first owner on: a member that leaves late then costs nothing, and one that lies about its sum
+is outvoted.
 """
 
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gossip.allreduce.allreduce import Group
 from gossip.core.digests import digest_of
@@ -26,9 +26,7 @@ from gossip.core.limits import (
     MIN_SECURE_GROUP,
 )
 from gossip.core.wire import pack
-
-Values = NDArray[np.uint32]
-"""Integers modulo 2^bits, one dimension."""
+from gossip.secure_aggregation.packing import Values, packed_size
 
 
 def default_threshold(members: int) -> int:
@@ -82,7 +80,7 @@ class SecureGroup:
     @property
     def packed_bytes(self) -> int:
         """The bytes of a vector on the wire."""
-        return -(-self.count * self.bits // 8)
+        return packed_size(self.count, self.bits)
 
     @cached_property
     def name(self) -> Digest:

@@ -1,0 +1,288 @@
+"""Performs secure sums (gossip/secure_aggregation/secure_sum.py): signs and sends, serves, pulls, computes in a thread.
+
+There is one sum at a time. That it begins is on disk before the first statement leaves (rounds_begun.py). Blobs that
+others may still be pulling after its end are held until the next one is over.
+"""
+
+from collections import Counter, OrderedDict, deque
+from functools import partial
+from pathlib import Path
+from typing import Final, assert_never
+
+import trio
+
+from gossip.blobs.blob import BlobStore
+from gossip.blobs.blob_fetch_task import BULK_BYTES, Meter, fetch_blob
+from gossip.context import Notifier, ServiceContext
+from gossip.core.envelope import open_envelope, seal
+from gossip.core.errors import GossipError, LocalError, Reason, RemoteError
+from gossip.core.identity import Identity
+from gossip.core.ids import Digest, PeerId
+from gossip.core.limits import KIB, MAX_GROUP
+from gossip.core.messages import Refused, SecureRequest, parse_empty_answer
+from gossip.core.secure_statements import SecureStatement, parse_secure
+from gossip.secure_aggregation.packing import Values
+from gossip.secure_aggregation.rounds_begun import RoundsBegun
+from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum
+from gossip.secure_aggregation.secure_sum import (
+    FORWARDED,
+    Compute,
+    Forward,
+    PullPart,
+    Say,
+    SecureSumming,
+    SecureWork,
+    Serve,
+)
+from gossip.session import ask_once, open_session
+from gossip.transport.base import TransportError
+from gossip.updates.traffic import Traffic
+
+SUMS_HELD: Final = 2
+"""Sums whose blobs are held: this one, and the last, which a slower member may still be pulling."""
+
+SUM_BLOBS: Final = 2
+"""Times a vector that the blobs of one sum take: our masked vector, and sums of parts, which are no larger together."""
+
+MAX_EARLY_STATEMENTS: Final = 8
+"""Statements of a peer that are kept for a sum that we have not begun: it may be four stages ahead, in two groups."""
+
+MAX_PART_PULLS: Final = 8
+"""Pulls under way at once, as in an all-reduce."""
+
+FAILED_PAUSE_S: Final = 0.2
+"""Seconds before something that failed is tried again (sending: doubling), as in an all-reduce."""
+
+
+class EarlyStatements:
+    """Statements that came before we began: the newest few of each peer, of as many peers as a group has."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[PeerId, deque[SecureStatement]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kept.values()))
+
+    def keep(self, statement: SecureStatement) -> None:
+        """Keep a statement for a later sum."""
+        self._kept.setdefault(statement.peer, deque(maxlen=MAX_EARLY_STATEMENTS)).append(statement)
+        self._kept.move_to_end(statement.peer)
+        if len(self._kept) > MAX_GROUP:
+            self._kept.popitem(last=False)
+
+    def take(self, exchange: Digest) -> list[SecureStatement]:
+        """Return the statements of this sum, and forget all others of its members: they are of sums that are over."""
+        found = [it for kept in self._kept.values() for it in kept if it.exchange == exchange]
+        for peer, kept in list(self._kept.items()):
+            self._kept[peer] = deque((it for it in kept if it.exchange != exchange), maxlen=MAX_EARLY_STATEMENTS)
+        return found
+
+
+class SecureSummer:
+    """All secure sums of one service. `begun`: the file that says which were begun; None: nothing outlives the process."""
+
+    def __init__(
+        self, context: ServiceContext, identity: Identity, traffic: Traffic, begun: Path | None = None
+    ) -> None:
+        self._context = context
+        self._identity = identity
+        self._meter = traffic.received(snapshot=False)
+        self._scope = context.engine.scope
+        self.blobs = BlobStore(SUMS_HELD * SUM_BLOBS * context.config.max_payload_bytes)
+        """What the members of a group may pull from us."""
+        self._held: deque[list[Digest]] = deque()
+        self._early = EarlyStatements()
+        self._begun = RoundsBegun(begun)
+        self._sum: SecureSumming | None = None
+        self._changed = Notifier()
+
+    def on_statement(self, peer: PeerId, raw: bytes) -> None:
+        """Process a statement that a peer brought: its own, or another member's that it passes on. Raises RemoteError."""
+        statement = parse_secure(open_envelope(raw, self._scope))
+        if statement.peer != peer and statement.stage not in FORWARDED:
+            raise RemoteError(Reason.FORGED, "signed by somebody else")
+        summing = self._sum
+        if summing is None or statement.exchange != summing.name:
+            if statement.peer == peer:
+                self._early.keep(statement)
+            return
+        try:
+            if statement.peer != self._context.engine.me:  # our own, passed on, says nothing new
+                summing.learn(statement)
+        finally:
+            self._charge(summing)
+            self._changed.beat()
+
+    def look_again(self) -> None:
+        """Look whom the sum under way waits for: a neighbour has said that it is paused."""
+        self._changed.beat()
+
+    async def run(self, group: SecureGroup, values: Values, *, gather_s: float, timeout_s: float) -> SecureSum:
+        """Sum everyone's `values` with the other members of `group`. Raises LocalError, and SecureSumError where nothing
+        was opened."""
+        if self._sum is not None:
+            raise LocalError("a secure sum is under way already")
+        if group.packed_bytes > self._context.config.max_payload_bytes:
+            raise LocalError(f"a masked vector of {group.packed_bytes} bytes is larger than max_payload_bytes")
+        now, me = trio.current_time(), self._context.engine.me
+        summing = SecureSumming(group, me, values, began=now, gather_until=now + gather_s, ends_at=now + timeout_s)
+        self._sum = summing
+        try:
+            await self._context.hasher.wait_for_disk(partial(self._begun.begin, group.name, group.round))
+            return await self._run(summing)
+        finally:
+            summing.let_go()
+            self._sum = None
+
+    async def _run(self, summing: SecureSumming) -> SecureSum:
+        self._make_room()
+        for statement in self._early.take(summing.name):
+            try:
+                summing.learn(statement)
+            except RemoteError as error:
+                self._context.offence(statement.peer, error)
+        async with trio.open_nursery() as nursery:
+            perform = _SumPerformer(self, self._context, summing, self._meter, self._changed, nursery)
+            while True:
+                now = trio.current_time()
+                summing.excuse(self._context.engine.paused(summing.group.round, now))
+                if summing.done(now) and not (perform.telling and now < summing.ends_at):
+                    break
+                if not self._give_out(summing, perform):
+                    with trio.move_on_at(summing.deadline(now)):
+                        await self._changed.wait()
+            nursery.cancel_scope.cancel()
+        return summing.result()
+
+    def _give_out(self, summing: SecureSumming, perform: "_SumPerformer") -> bool:
+        """Begin all work that there is; return whether there was any."""
+        work = summing.work(trio.current_time())
+        self._charge(summing)
+        for each in work:
+            match each:
+                case Say(statement=statement):
+                    envelope = seal(self._identity, self._scope, statement)
+                    summing.learn_own(parse_secure(envelope))
+                    perform.tell_all(envelope.raw)
+                case Forward(peer=peer, raw=raw):
+                    perform.tell(peer, raw)
+                case Compute() | Serve() | PullPart():
+                    perform.begin(each)
+                case _:
+                    assert_never(each)
+        return bool(work)
+
+    def _charge(self, summing: SecureSumming) -> None:
+        while summing.offences:
+            self._context.offence(*summing.offences.pop(0))
+
+    async def serve(self, work: Serve, chunk_bytes: int) -> None:
+        """Compute bytes, hold them for the others, and say so."""
+        data = await self._context.hasher.run(work.size, work.run)
+        payload = await self._context.hasher.payload(data, chunk_bytes)
+        address = self.blobs.put(payload.manifest, payload.data)
+        self._held[-1].append(address)
+        work.done(address, payload.data)
+
+    def _make_room(self) -> None:
+        while len(self._held) >= SUMS_HELD:
+            for address in self._held.popleft():
+                self.blobs.drop(address)
+        self._held.append([])
+
+
+class _SumPerformer:
+    """The tasks of one secure sum."""
+
+    def __init__(
+        self,
+        summer: SecureSummer,
+        context: ServiceContext,
+        summing: SecureSumming,
+        meter: Meter,
+        changed: Notifier,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._summer = summer
+        self._context = context
+        self._summing = summing
+        self._meter = meter
+        self._changed = changed
+        self._nursery = nursery
+        self._room = trio.Semaphore(MAX_PART_PULLS)
+        self._untold: Counter[PeerId] = Counter()
+
+    @property
+    def telling(self) -> bool:
+        """Whether a member that can be reached does not know yet what we said."""
+        return any(member in self._context.engine.neighbours for member in self._untold)
+
+    def tell_all(self, statement: bytes) -> None:
+        """Tell every other member; one that cannot be reached is told when it can."""
+        for member in self._summing.group.members:
+            if member != self._context.engine.me:
+                self.tell(member, statement)
+
+    def tell(self, member: PeerId, statement: bytes) -> None:
+        """Tell one member."""
+        self._untold[member] += 1
+        self._nursery.start_soon(self._tell, member, SecureRequest(envelope=statement))
+
+    def begin(self, work: Compute | Serve | PullPart) -> None:
+        """Begin what takes a while."""
+        self._nursery.start_soon(self._perform, work)
+
+    async def _perform(self, work: SecureWork) -> None:
+        match work:
+            case Compute(size=size, run=run, done=done):
+                done(await self._context.hasher.run(size, run))
+            case Serve():
+                await self._summer.serve(work, self._summing.group.parts.chunk_bytes)
+            case PullPart():
+                await self._pull(work)
+        self._changed.beat()
+
+    async def _pull(self, work: PullPart) -> None:
+        try:
+            async with self._room:
+                self._summing.pulled(work, await self._fetched(work))
+        except Refused:
+            self._summing.failed(work, again=False)
+        except RemoteError as error:
+            self._summing.failed(work, again=False)
+            self._context.offence(work.peer, error)
+        except TransportError:
+            await trio.sleep(FAILED_PAUSE_S)
+            self._summing.failed(work, again=True)
+
+    async def _fetched(self, work: PullPart) -> bytes:
+        context, width = self._context, self._summing.group.parts.chunk_bytes
+        patience_s, bulk = context.config.request_timeout_s, work.size >= BULK_BYTES
+        async with open_session(context.transport, work.peer, patience_s, bulk=bulk) as session:
+            return await fetch_blob(session, work.address, work.size, context.hasher, self._meter, work.span, width)
+
+    async def _tell(self, member: PeerId, request: SecureRequest) -> None:
+        pause_s = FAILED_PAUSE_S
+        while not await self._told(member, request):
+            self._changed.beat()
+            await trio.sleep(pause_s)
+            pause_s *= 2
+        self._untold[member] -= 1
+        self._untold += Counter()  # drops the zeros
+        self._changed.beat()
+
+    async def _told(self, member: PeerId, request: SecureRequest) -> bool:
+        context = self._context
+        if member not in context.engine.neighbours:
+            return False
+        try:
+            patience_s = context.config.request_timeout_s
+            parse_empty_answer(await ask_once(context.transport, member, request, patience_s, KIB))
+        except Refused:
+            return False  # it may not know yet that we are neighbours
+        except RemoteError as error:
+            context.offence(member, error)
+            return False
+        except GossipError:
+            return False
+        return True
