@@ -328,7 +328,8 @@ class GossipService(Handlers):
         return await self._allreducer.run(group, data, reduce, gather_s=gather_s, timeout_s=timeout_s)
 
     async def sum_securely(self, group: SecureGroup, values: Values, *, gather_s: float, timeout_s: float) -> SecureSum:
-        """Return the sum modulo 2^bits of everyone's `values`, uint32 of shape (count,), without showing ours to anybody.
+        """Return the sum modulo 2^bits of everyone's `values`, uint32 of shape (count,), without showing ours to
+        anybody.
 
         Members that do not take part within `gather_s` are left out of the sum; the whole takes `timeout_s` at most.
         Where the owners of a part are lost afterwards, its values are None. Each group is summed once: a round that was

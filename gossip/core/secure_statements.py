@@ -54,8 +54,8 @@ class KeysBody:
 
 @dataclass(frozen=True, kw_only=True)
 class SharesBody:
-    """Shares of the sender's two secrets for each of the `holders`, sealed, in the order of their places. The statement's
-    payload is the digest of the sender's keys."""
+    """Shares of the sender's two secrets for each of the `holders`, sealed, in the order of their places. The
+    statement's payload is the digest of the sender's keys."""
 
     holders: frozenset[int]
     sealed: bytes = field(repr=False)
@@ -74,8 +74,9 @@ class SharesBody:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewBody:
-    """Digests of other members' statements, as the sender has them. When it has masked its vector: of the shares of each
-    member with which it shares a mask; the payload is the vector's address. When it has pulled its parts of the others'
+    """Digests of other members' statements, as the sender has them. When it has masked its vector: of the shares of
+    each member with which it shares a mask; the payload is the vector's address. When it has pulled its parts of the
+    others'
     vectors: of their statements on these."""
 
     view: Mapping[int, Digest]

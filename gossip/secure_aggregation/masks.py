@@ -114,8 +114,8 @@ def masked_bytes(values: Values, terms: Sequence[MaskTerm], bits: int) -> bytes:
 def unmasked_sum(
     vectors: Sequence[bytes | memoryview], terms: Sequence[MaskTerm], *, count: int, bits: int, start: int
 ) -> bytes:
-    """Return the sum of packed vectors of `count` values each, with all masks added, packed again. `start`: the place of
-    the first value in the whole vector."""
+    """Return the sum of packed vectors of `count` values each, with all masks added, packed again. `start`: the place
+    of the first value in the whole vector."""
     packed, masks = bytearray(packed_size(count, bits)), MaskSum(terms, start)
     for at in range(0, count, BLOCK):
         width, begins = min(BLOCK, count - at), packed_size(at, bits)

@@ -31,8 +31,8 @@ class RoundsBegun:
         self._floor = 0
 
     def begin(self, name: Digest, round: int) -> None:
-        """Note that a sum begins; it is on disk when this returns. Raises LocalError where it was begun before, its round
-        is too old to tell, or the file cannot be read or written."""
+        """Note that a sum begins; it is on disk when this returns. Raises LocalError where it was begun before, its
+        round is too old to tell, or the file cannot be read or written."""
         if self._begun is None:
             self._begun, self._floor = self._read()
         if name in self._begun:

@@ -31,8 +31,8 @@ _NONCE: Final = bytes(12)
 
 
 class Secret(IntEnum):
-    """Which of a dealer's secrets: the seed of its own mask, or the private key of its masks with others. Never are both
-    opened of one dealer."""
+    """Which of a dealer's secrets: the seed of its own mask, or the private key of its masks with others. Never are
+    both opened of one dealer."""
 
     SEED = 0
     KEY = 1

@@ -30,14 +30,15 @@ from gossip.secure_aggregation.packing import Values, packed_size
 
 
 def default_threshold(members: int) -> int:
-    """Return floor(2n/3) + 1 of n members: two sets of survivors can only both be signed by so many if more than a third
-    of the group sign both (Bonawitz et al. 2017, section 6)."""
+    """Return floor(2n/3) + 1 of n members: two sets of survivors can only both be signed by so many if more than a
+    third of the group sign both (Bonawitz et al. 2017, section 6)."""
     return 2 * members // 3 + 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecureGroup:
-    """A secure sum's members in an order that all agree on, its round, the number of values (`count`) and the bits of each.
+    """A secure sum's members in an order that all agree on, its round, the number of values (`count`) and the bits of
+    each.
 
     `threshold`: members without whom nothing is opened; 0: floor(2n/3) + 1. `owners`: members that sum each part.
     `chunk_bytes`: the most bytes of a chunk. Everything here is in the `name` that members sign.
@@ -100,7 +101,8 @@ class SecureSumError(LocalError):
 
 @dataclass(frozen=True, kw_only=True)
 class SummedPart:
-    """The sum of the survivors' values `part` of the vector; None: it did not come in time. `owner`: its first owner."""
+    """The sum of the survivors' values `part` of the vector; None: it did not come in time. `owner`: its first
+    owner."""
 
     owner: PeerId
     part: slice

@@ -108,8 +108,8 @@ class Compute:
 
 @dataclass(frozen=True, kw_only=True)
 class Serve:
-    """Call `run`, hold the bytes that it returns as a blob for the others, then call `done` with the blob's address, and
-    its data."""
+    """Call `run`, hold the bytes that it returns as a blob for the others, then call `done` with the blob's address,
+    and its data."""
 
     size: int
     run: Callable[[], bytes]
@@ -344,8 +344,8 @@ class SecureSumming:
         return None
 
     def _compare(self, place: int, stage: SecureStage, view: Mapping[int, Digest]) -> None:
-        """Find where a member has other statements of third ones than we have, and give it ours: either of them may lack
-        it, or there are two, which proves a lie."""
+        """Find where a member has other statements of third ones than we have, and give it ours: either of them may
+        lack it, or there are two, which proves a lie."""
         if stage is SecureStage.MASKED:
             compared = (SecureStage.SHARES, SecureStage.KEYS)
             ours = {third for third in self._told if self._statement(third, SecureStage.SHARES)}
@@ -597,7 +597,8 @@ class SecureSumming:
         return {place: statement.digest for place, statement in said.items() if statement is not None}
 
     def _agree(self, now: float) -> list[SecureWork]:
-        """Sign the set that most have signed of those that are proposed and fit; or propose one, when it is our turn."""
+        """Sign the set that most have signed of those that are proposed and fit; or propose one, when it is our
+        turn."""
         held = self._view_of(self._me, SecureStage.HELD)
         if held is None or self._signed is not None or now >= self._agree_until:
             return []
@@ -617,8 +618,8 @@ class SecureSumming:
         return [self._say(SecureStage.AGREED, AgreedBody(survivors=survivors), agreed)]
 
     def _proposes(self, now: float) -> bool:
-        """Whether it is our turn to propose: the first member's, when all that masked a vector have said what they hold,
-        and else a turn each."""
+        """Whether it is our turn to propose: the first member's, when all that masked a vector have said what they
+        hold, and else a turn each."""
         turn = self._turn_of[self._me]
         if now >= self._gather_until + self._turn_s * (turn + 0.5):
             return True

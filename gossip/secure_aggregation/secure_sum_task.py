@@ -79,7 +79,8 @@ class EarlyStatements:
 
 
 class SecureSummer:
-    """All secure sums of one service. `begun`: the file that says which were begun; None: nothing outlives the process."""
+    """All secure sums of one service. `begun`: the file that says which were begun; None: nothing outlives the
+    process."""
 
     def __init__(
         self, context: ServiceContext, identity: Identity, traffic: Traffic, begun: Path | None = None
@@ -97,7 +98,8 @@ class SecureSummer:
         self._changed = Notifier()
 
     def on_statement(self, peer: PeerId, raw: bytes) -> None:
-        """Process a statement that a peer brought: its own, or another member's that it passes on. Raises RemoteError."""
+        """Process a statement that a peer brought: its own, or another member's that it passes on. Raises
+        RemoteError."""
         statement = parse_secure(open_envelope(raw, self._scope))
         if statement.peer != peer and statement.stage not in FORWARDED:
             raise RemoteError(Reason.FORGED, "signed by somebody else")
@@ -118,8 +120,8 @@ class SecureSummer:
         self._changed.beat()
 
     async def run(self, group: SecureGroup, values: Values, *, gather_s: float, timeout_s: float) -> SecureSum:
-        """Sum everyone's `values` with the other members of `group`. Raises LocalError, and SecureSumError where nothing
-        was opened."""
+        """Sum everyone's `values` with the other members of `group`. Raises LocalError, and SecureSumError where
+        nothing was opened."""
         if self._sum is not None:
             raise LocalError("a secure sum is under way already")
         if group.packed_bytes > self._context.config.max_payload_bytes:
