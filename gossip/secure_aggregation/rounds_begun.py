@@ -56,7 +56,8 @@ class RoundsBegun:
             begun = {}
             while items.left:
                 entry = items.array(2)
-                begun[entry.digest()] = entry.integer(MAX_COUNTER)
+                name, round_ = entry.digest(), entry.integer(MAX_COUNTER)
+                begun[name] = round_
                 entry.end()
         except OSError as error:
             raise LocalError(f"cannot read which secure sums were begun, {self._path}: {error.strerror}") from error

@@ -141,7 +141,10 @@ class _Pulling:
         self.here: dict[tuple[int, int], Bytes] = {}
 
     def may_begin(self, key: tuple[int, int]) -> bool:
-        return key not in self.under_way and key not in self.failed and key not in self.here
+        return key not in self.under_way and self.is_awaited(key)
+
+    def is_awaited(self, key: tuple[int, int]) -> bool:
+        return key not in self.failed and key not in self.here
 
 
 class SecureSumming:
@@ -174,6 +177,15 @@ class SecureSumming:
         """Packed sums that are here, by part."""
         self._me = group.members.index(me)
         self._others = [place for place in range(len(group.members)) if place != self._me]
+        self._parts = [place for place, member in enumerate(group.members) if group.parts.part_size(member)]
+        """The parts that are not empty, by their first owners."""
+        behind = {(self._me - each) % len(group.members) for each in range(group.owners)}
+        self._own_parts = [part for part in self._parts if part in behind]
+        """Those of which we are one of the owners, if all members survive."""
+        self._owners: dict[int, list[int]] = {}
+        """The members that sum each part, once the survivors are agreed."""
+        self._dropouts: frozenset[int] = frozenset()
+        """The members for which survivors masked, and whose vectors are not summed."""
         self._place_of = {member: place for place, member in enumerate(group.members)}
         self._values: Values | None = values
         self._gather_s = min(gather_until, ends_at) - began
@@ -347,10 +359,10 @@ class SecureSumming:
         """Find where a member has other statements of third ones than we have, and give it ours: either of them may
         lack it, or there are two, which proves a lie."""
         if stage is SecureStage.MASKED:
-            compared = (SecureStage.SHARES, SecureStage.KEYS)
+            compared = [SecureStage.SHARES, SecureStage.KEYS]
             ours = {third for third in self._told if self._statement(third, SecureStage.SHARES)}
         else:
-            compared = (SecureStage.MASKED,)
+            compared = [SecureStage.MASKED]
             ours = set(view)
         for third in ours - {place, self._me}:
             known = self._statement(third, compared[0])
@@ -431,9 +443,8 @@ class SecureSumming:
         sealed = b""
         for holder in sorted(channels):
             for secret, of in shares.items():
-                names = {"exchange": self.name, "dealer": self._me, "holder": holder}
-                key = share_key(channels[holder], secret, **names)
-                sealed += seal_share(of[holder], key, **names)
+                key = share_key(channels[holder], secret, exchange=self.name, dealer=self._me, holder=holder)
+                sealed += seal_share(of[holder], key, exchange=self.name, dealer=self._me, holder=holder)
         return SharesBody(holders=frozenset(channels), sealed=sealed)
 
     def _say_shares(self, body: SharesBody) -> None:
@@ -524,17 +535,6 @@ class SecureSumming:
         self._own = data
         self._outbox.append(self._say(SecureStage.MASKED, ViewBody(view=self._view), address))
 
-    def _owned_by(self, place: int) -> list[int]:
-        """The parts of which a member is one of the owners, if all members survive."""
-        count = len(self.group.members)
-        parts = [(place - behind) % count for behind in range(self.group.owners)]
-        return [part for part in parts if part in self._parts]
-
-    @property
-    def _parts(self) -> list[int]:
-        """The parts that are not empty, by their first owners."""
-        return [place for place, member in enumerate(self.group.members) if self.group.parts.part_size(member)]
-
     def _pull_vector(self, place: int, part: int) -> list[SecureWork]:
         statement, key = self._statement(place, SecureStage.MASKED), (place, part)
         if statement is None or not self._vectors.may_begin(key):
@@ -552,26 +552,24 @@ class SecureSumming:
         ]
 
     def _pull_vectors(self, now: float) -> list[SecureWork]:
-        if now >= self._gather_until or self._signed is not None:
+        if SecureStage.HELD in self._begun:
             return []
-        parts = self._owned_by(self._me)
         # Begins with the member after us, so that not everybody pulls from the same one.
         turn = sorted(self._view, key=lambda place: (place - self._me) % len(self.group.members))
-        return [work for place in turn for part in parts for work in self._pull_vector(place, part)]
+        return [work for place in turn for part in self._own_parts for work in self._pull_vector(place, part)]
 
     def _holds(self, place: int) -> bool:
-        return all((place, part) in self._vectors.here for part in self._owned_by(self._me))
+        return all((place, part) in self._vectors.here for part in self._own_parts)
 
     def _hold(self, now: float) -> list[SecureWork]:
         own = self._statement(self._me, SecureStage.MASKED)
         if own is None or SecureStage.HELD in self._begun:
             return []
-        parts = self._owned_by(self._me)
         waits = any(
             place not in self._excused
             and (
                 self._statement(place, SecureStage.MASKED) is None
-                or any((place, part) not in self._vectors.here.keys() | self._vectors.failed for part in parts)
+                or any(self._vectors.is_awaited((place, part)) for part in self._own_parts)
             )
             for place in self._view
         )
@@ -664,19 +662,26 @@ class SecureSumming:
         if self._agreed is None:
             enough = (each for each, by in self._signatures().items() if len(by) >= self.group.threshold)
             self._agreed = next(enough, None)
-            self._agreed_at = None if self._agreed is None else now
+            if self._agreed is not None:
+                self._agreed_at = now
+                self._settle(self._agreed[0])
         return []
+
+    def _settle(self, survivors: frozenset[int]) -> None:
+        """Find what follows from the survivors: who left, and who sums which part (the first survivors from its first
+        owner on)."""
+        masked, count = self._views(SecureStage.MASKED), len(self.group.members)
+        told = [masked[place].keys() for place in survivors if place in masked]
+        self._dropouts = frozenset().union(*told) - survivors
+        for part in self._parts:
+            order = [(part + behind) % count for behind in range(count)]
+            self._owners[part] = [place for place in order if place in survivors][: self.group.owners]
 
     @property
     def _survivors(self) -> frozenset[int] | None:
         return None if self._agreed is None else self._agreed[0]
 
     # -- 6: opening
-
-    def _dropouts(self, survivors: frozenset[int]) -> frozenset[int]:
-        """The members that survivors masked for, and whose vectors are not summed."""
-        masked = self._views(SecureStage.MASKED)
-        return frozenset().union(*(masked[place].keys() for place in survivors if place in masked)) - survivors
 
     def _open(self, now: float) -> list[SecureWork]:
         """Tell shares, for the one set that we signed, when enough others have."""
@@ -685,7 +690,7 @@ class SecureSumming:
             return []
         survivors = agreed[0]
         held = {place for place in self._told if place != self._me and self._gave_us_shares(place)}
-        seeds, keys = survivors & held, self._dropouts(survivors) & held
+        seeds, keys = survivors & held, self._dropouts & held
         opened = {place: self._share_key(place, Secret.SEED) for place in seeds}
         opened |= {place: self._share_key(place, Secret.KEY) for place in keys}
         body = OpenedBody(seed=self._seed, seeds=frozenset(seeds), keys=frozenset(keys), share_keys=opened)
@@ -704,7 +709,7 @@ class SecureSumming:
     def _wanted(self, survivors: frozenset[int]) -> list[tuple[int, Secret]]:
         """The secrets that are still to be found: without them masks stay in the sum."""
         wanted = [(place, Secret.SEED) for place in sorted(survivors)]
-        wanted += [(place, Secret.KEY) for place in sorted(self._dropouts(survivors))]
+        wanted += [(place, Secret.KEY) for place in sorted(self._dropouts)]
         return [each for each in wanted if each not in self._secrets]
 
     def _recover(self, now: float) -> list[SecureWork]:
@@ -776,19 +781,13 @@ class SecureSumming:
 
     # -- 7: sums
 
-    def _owners_of(self, part: int, survivors: frozenset[int]) -> list[int]:
-        """The members that sum a part: the first survivors from its first owner on."""
-        count = len(self.group.members)
-        order = [(part + behind) % count for behind in range(count)]
-        return [place for place in order if place in survivors][: self.group.owners]
-
     def _sum(self, now: float) -> list[SecureWork]:
         survivors = self._survivors
         if survivors is None or self._me not in survivors or not self._seeds_known or self._wanted(survivors):
             return []
         work: list[SecureWork] = []
         for part in self._parts:
-            if self._me not in self._owners_of(part, survivors) or (SecureStage.SUMMED, part) in self._begun:
+            if self._me not in self._owners[part] or (SecureStage.SUMMED, part) in self._begun:
                 continue
             missing = [place for place in survivors - {self._me} if (place, part) not in self._vectors.here]
             work += [each for place in missing for each in self._pull_vector(place, part)]
@@ -819,7 +818,7 @@ class SecureSumming:
         """All masks that the survivors' sum has, with the signs that take them away."""
         masked = self._views(SecureStage.MASKED)
         terms = [MaskTerm(self._secrets[place, Secret.SEED], -1) for place in sorted(survivors)]
-        for dropout in sorted(self._dropouts(survivors)):
+        for dropout in sorted(self._dropouts):
             for place in sorted(survivors):
                 if dropout in masked[place]:
                     terms.append(self._pair_term(self._secrets[dropout, Secret.KEY], dropout, place))
@@ -835,15 +834,24 @@ class SecureSumming:
             return []
         work: list[SecureWork] = []
         for part in self._parts:
-            owners = self._owners_of(part, survivors)
+            owners = self._owners[part]
             under_way = any(key[1] == part for key in self._pulled_sums.under_way)
-            if part in self.sums or self._me in owners or under_way:
+            if part in self.sums or under_way or (self._me in owners and self._sums_itself(part, now)):
                 continue
             source = self._source_of(part, owners, now)
             if source is not None:
                 self._pulled_sums.under_way.add((source, part))
                 work.append(self._pull_sum(source, part))
         return work
+
+    def _sums_itself(self, part: int, now: float) -> bool:
+        """Whether we, an owner, have summed a part or still may: not when a vector that we lack does not come, because
+        its member left after it had signed."""
+        if (SecureStage.SUMMED, part) in self._begun:
+            return True
+        assert self._agreed_at is not None
+        lacks = any(key[1] == part for key in self._vectors.failed)
+        return not lacks and now < self._agreed_at + self._turn_s
 
     def _source_of(self, part: int, owners: list[int], now: float) -> int | None:
         """An owner to pull a sum from: one that says what more than half of them say; after a while, what most do."""
