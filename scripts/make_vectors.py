@@ -17,6 +17,7 @@ from typing import Any
 
 import make_vectors_bad as bad
 import make_vectors_codecs as codecs
+import make_vectors_secure as secure
 import msgpack
 from make_vectors_parts import ALICE, BOB, CAROL, EPOCH, GENESIS, SCOPE, pattern, shown
 
@@ -172,6 +173,7 @@ def _one_of_each() -> Iterator[tuple[Statement, dict[str, Any]]]:
         region="x", round=8, codec="int8", members=5, address=PAYLOAD.address, size=12, averaged=4
     )
     yield regional, {"region": "x", "codec": "int8", "members": 5, "size": 12, "averaged": 4}
+    yield from secure.statements()
 
 
 def _body(kind: UpdateKind, codec: str = "", size: int = 0, state: Digest | None = None) -> UpdateHeaderBody:
@@ -217,6 +219,7 @@ def conversation() -> dict[str, object]:
         "chunk": (messages.ChunkRequest(address=address, index=0), [chunk]),
         "goodbye": (messages.GoodbyeRequest(envelope=goodbye), []),
         "part": (messages.PartRequest(envelope=goodbye), []),
+        "secure": (messages.SecureRequest(envelope=goodbye), []),
         "pause": (messages.PauseRequest(link=link, seconds=25_200), []),
         "find": (_find(record), [record, [record, record]]),
         **_of_members(),
@@ -319,6 +322,7 @@ def texts() -> dict[str, str]:
         "statements": statements(),
         "messages": conversation(),
         "chains": chains(),
+        "secure_sums": secure.secure_sums(),
         "codecs": {"good": codecs.good(), "bad": list(codecs.bad())},
     }
     return {f"{name}.json": json.dumps(shown(content), indent=1) + "\n" for name, content in made.items()}

@@ -154,7 +154,7 @@ class SecureSummer:
                     with trio.move_on_at(summing.deadline(now)):
                         await self._changed.wait()
             nursery.cancel_scope.cancel()
-        return summing.result()
+        return await self._context.hasher.run(summing.group.packed_bytes, summing.result)
 
     def _give_out(self, summing: SecureSumming, perform: "_SumPerformer") -> bool:
         """Begin all work that there is; return whether there was any."""

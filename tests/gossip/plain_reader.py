@@ -150,7 +150,21 @@ BODIES: dict[str, dict[str, Check]] = {
     "goodbye": {},
     "part": {"size": uint(BLOB)},
     "regional": {"region": up_to(str, 32), "codec": up_to(str, 32), "members": uint(1 << 20), "size": uint(BLOB)},
+    "secure": {},
 }
+PLACES = exactly(8)
+OF_SECURE: list[dict[str, Check]] = [
+    {"channel": exactly(32), "mask": exactly(32), "seed": exactly(32)},
+    {"holders": PLACES, "sealed": up_to(bytes, BODY)},
+    {"places": PLACES, "digests": up_to(bytes, BODY)},
+    {"places": PLACES, "digests": up_to(bytes, BODY)},
+    {"places": PLACES},
+    {"seed": up_to(bytes, 32), "seeds": PLACES, "keys": PLACES, "share_keys": up_to(bytes, BODY)},
+    {"part": uint(63)},
+]
+"""By the stage."""
+OF_SETS = {"holders": "sealed", "places": "digests", "seeds": "", "keys": ""}
+"""Sets of members, and what has so many items."""
 OF_REGION = {**BODIES["record"], "region": up_to(str, 32)}
 OF_AGGREGATE = {**BODIES["regional"], "averaged": uint(1 << 20)}
 LABEL = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?")
@@ -187,7 +201,13 @@ def read_statement(raw: bytes, scope: dict[str, Any], kind: str) -> dict[str, An
         shape = OF_REGION
     if kind == "regional" and len(items) > len(shape):
         shape = OF_AGGREGATE
+    if kind == "secure":
+        need(stated["seq"] < len(OF_SECURE))
+        need((stated["payload"] == NONE) == (stated["seq"] in (0, 3)))
+        shape = OF_SECURE[stated["seq"]]
     body = fields(items, shape)
+    if kind == "secure":
+        check_secure(body)
     if kind == "link":
         check_link(stated, body, scope)
     if kind == "record":
@@ -200,6 +220,18 @@ def read_statement(raw: bytes, scope: dict[str, Any], kind: str) -> dict[str, An
     if "region" in body:
         need(LABEL.fullmatch(body["region"]))
     return {**stated, "body": body}
+
+
+def check_secure(body: dict[str, Any]) -> None:
+    count = {name: int.from_bytes(body[name], "little").bit_count() for name in body if name in OF_SETS}
+    for name, wide in OF_SETS.items():
+        if name in body and wide in body:
+            need(len(body[wide]) == count[name] * (96 if name == "holders" else 32))
+    if "share_keys" in body:
+        need(len(body["seed"]) in (0, 32))
+        both = int.from_bytes(body["seeds"], "little") & int.from_bytes(body["keys"], "little")
+        need(not both, "protocol")
+        need(len(body["share_keys"]) == 32 * (count["seeds"] + count["keys"]))
 
 
 def check_link(stated: dict[str, Any], body: dict[str, Any], scope: dict[str, Any]) -> None:
@@ -277,6 +309,7 @@ REQUESTS: dict[str, dict[str, Check]] = {
     "chunk": {"address": exactly(32), "index": uint(16_384)},
     "goodbye": {"envelope": up_to(bytes, ENVELOPE)},
     "part": {"envelope": up_to(bytes, ENVELOPE)},
+    "secure": {"envelope": up_to(bytes, ENVELOPE)},
     "pause": {"link": up_to(bytes, ENVELOPE), "seconds": uint()},
     "find": {
         "swarm": exactly(16),
@@ -299,6 +332,7 @@ ANSWERS: dict[str, list[Check]] = {
     "chunk": [up_to(bytes, CHUNK)],
     "goodbye": [],
     "part": [],
+    "secure": [],
     "pause": [],
     "find": [up_to(bytes, ENVELOPE), list_of(up_to(bytes, ENVELOPE), 16)],
     "membership": [*KNOWN.values()],

@@ -20,6 +20,7 @@ from gossip.core.envelope import EnvelopeKind, Scope, Statement, open_envelope, 
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.identity import Identity, peer_id_of, verify_key_of
 from gossip.core.ids import PeerId
+from gossip.core.secure_statements import parse_secure
 from gossip.discovery.routing_table import place_of_id
 from gossip.discovery.topology import place_of, tag_of
 from gossip.updates.hash_chain import ChainPosition, EquivocationError, HashChain
@@ -30,6 +31,7 @@ PARSERS = {
     EnvelopeKind.RECORD: statements.parse_record,
     EnvelopeKind.PART: statements.parse_part,
     EnvelopeKind.REGIONAL: statements.parse_regional,
+    EnvelopeKind.SECURE: parse_secure,
 }
 
 
@@ -155,7 +157,9 @@ def test_statements_both_ways(case: dict[str, Any]) -> None:
     assert digest_of(case["signed"]) == case["digest"]
 
 
-@pytest.mark.parametrize("case", [each for each in cases("statements", "good") if each.values[0]["kind"] != "goodbye"])
+@pytest.mark.parametrize(
+    "case", [each for each in cases("statements", "good") if each.values[0]["kind"] not in ("goodbye", "secure")]
+)
 def test_the_code_reads_the_fields_of_a_statement(case: dict[str, Any]) -> None:
     parsed = PARSERS[EnvelopeKind(case["kind"])](open_envelope(case["envelope"], OURS))
     body = vars(parsed.body) if isinstance(parsed, statements.UpdateHeader) else vars(parsed)
@@ -164,6 +168,13 @@ def test_the_code_reads_the_fields_of_a_statement(case: dict[str, Any]) -> None:
         body["layers"] = [vars(layer) for layer in body["layers"]]
     for name, value in case["body"].items():
         assert (list(body[name]) if isinstance(value, list) else body[name]) == value, name
+
+
+@pytest.mark.parametrize("case", [each for each in cases("statements", "good") if each.values[0]["kind"] == "secure"])
+def test_statements_of_secure_sums_are_read_and_written_alike(case: dict[str, Any]) -> None:
+    parsed = parse_secure(open_envelope(case["envelope"], OURS))
+    assert (parsed.stage, parsed.exchange, parsed.payload) == (case["seq"], case["prev"], case["payload"])
+    assert parsed.body.encode() == plain.msgpack.packb(body_of(case))
 
 
 @pytest.mark.parametrize("case", cases("statements", "good_in_longer_msgpack"))
@@ -236,7 +247,7 @@ def parse_answer(raw: bytes, request: str) -> list[Any]:
             return list(vars(messages.parse_known_answer(raw)).values())
         case "buckets" | "roster" | "terms":
             return [messages.parse_bytes_answer(raw, MEMBER_ANSWERS[request])]
-        case "goodbye" | "part" | "pause":
+        case "goodbye" | "part" | "secure" | "pause":
             messages.parse_empty_answer(raw)
             return []
         case _:

@@ -1,0 +1,288 @@
+"""Liars in secure sums, drawn at random: what they tell each member is changed before it is signed, and some leave.
+
+Whatever they do, an honest member ends in time, charges nobody honest, comes to the exact sum of the survivors'
+vectors or to none, and never tells its shares of both secrets of one member.
+"""
+
+import random
+from dataclasses import replace
+
+import pytest
+from secure_members import (
+    SCOPE,
+    Lie,
+    Outcome,
+    Sum,
+    check,
+    check_told,
+    group_of,
+    inputs_of,
+    key,
+    nothing_opened,
+)
+
+from gossip.core.digests import NO_DIGEST, digest_of
+from gossip.core.envelope import Statement, open_envelope, seal
+from gossip.core.errors import Reason, RemoteError
+from gossip.core.ids import Digest
+from gossip.core.secure_statements import (
+    AgreedBody,
+    KeysBody,
+    OpenedBody,
+    SecureStage,
+    SharesBody,
+    SummedBody,
+    ViewBody,
+    parse_secure,
+)
+from gossip.secure_aggregation.masks import public_key
+from gossip.updates.hash_chain import EquivocationError
+
+STAGES = list(SecureStage)
+
+
+def body_of(statement: Statement) -> object:
+    return parse_secure(seal(key(99), SCOPE, statement)).body
+
+
+def at(stage: SecureStage, change: Lie) -> Lie:
+    """Lie at one stage alone."""
+    return lambda said, to, rng: change(said, to, rng) if said.seq == stage else [said]
+
+
+def other_keys(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    """Other keys for one half of the members."""
+    keys = KeysBody(channel=public_key(bytes(32)), mask=public_key(bytes([7]) * 32), seed=digest_of(b"another seed"))
+    return [replace(said, body=keys.encode())] if to % 2 else [said]
+
+
+def small_order_keys(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    return [replace(said, body=KeysBody(channel=bytes(32), mask=bytes(32), seed=NO_DIGEST).encode())]
+
+
+def spoilt_shares(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    """Sealed under keys that nobody has."""
+    body = body_of(said)
+    assert isinstance(body, SharesBody)
+    return [replace(said, body=SharesBody(holders=body.holders, sealed=bytes(len(body.sealed))).encode())]
+
+
+def other_vector(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    """A vector that is served to nobody, for one half of the members."""
+    return [replace(said, payload=digest_of(b"another vector"))] if to % 2 else [said]
+
+
+def other_view(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    """Made-up digests of others' statements."""
+    body = body_of(said)
+    assert isinstance(body, ViewBody)
+    return [replace(said, body=ViewBody(view={place: Digest(rng.randbytes(32)) for place in body.view}).encode())]
+
+
+def fewer_held(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    """Holds hardly anybody's vector, it says."""
+    body = body_of(said)
+    assert isinstance(body, ViewBody)
+    few = dict(list(body.view.items())[:1])
+    return [replace(said, body=ViewBody(view=few).encode())]
+
+
+def other_survivors(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    """Other survivors for each member."""
+    body = body_of(said)
+    assert isinstance(body, AgreedBody)
+    fewer = body.survivors - {rng.choice(sorted(body.survivors))}
+    return [replace(said, body=AgreedBody(survivors=fewer).encode(), payload=digest_of(b"what it likes"))]
+
+
+def forged_shares(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    """Keys that open nothing, and another seed than it has committed itself to."""
+    body = body_of(said)
+    assert isinstance(body, OpenedBody)
+    forged = {place: rng.randbytes(32) for place in body.share_keys}
+    return [replace(said, body=replace(body, seed=rng.randbytes(32), share_keys=forged).encode())]
+
+
+def both_kinds(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    """Shares of the mask keys of survivors."""
+    body = body_of(said)
+    assert isinstance(body, OpenedBody)
+    return [replace(said, body=replace(body, seeds=body.keys, keys=body.seeds).encode())]
+
+
+def silent(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    return []
+
+
+def to_some(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    return [said] if rng.random() < 0.5 else []
+
+
+def twice(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    return [said, said]
+
+
+def of_another_round(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    return [replace(said, epoch=said.epoch + 1), replace(said, prev=digest_of(b"another sum")), said]
+
+
+LIES: dict[str, tuple[tuple[SecureStage, ...], Lie]] = {
+    "other keys": ((SecureStage.KEYS,), other_keys),
+    "keys of small order": ((SecureStage.KEYS,), small_order_keys),
+    "spoilt shares": ((SecureStage.SHARES,), spoilt_shares),
+    "another vector": ((SecureStage.MASKED,), other_vector),
+    "another view": ((SecureStage.MASKED, SecureStage.HELD), other_view),
+    "holds few": ((SecureStage.HELD,), fewer_held),
+    "other survivors": ((SecureStage.AGREED,), other_survivors),
+    "forged shares": ((SecureStage.OPENED,), forged_shares),
+    "both kinds of share": ((SecureStage.OPENED,), both_kinds),
+    "silent": (tuple(STAGES), silent),
+    "to some": (tuple(STAGES), to_some),
+    "twice": (tuple(STAGES), twice),
+    "another round": (tuple(STAGES), of_another_round),
+}
+"""Each with the stages at which it means something."""
+
+
+def drawn(seed: int) -> Sum:
+    """Seven members, of whom two lie or leave, each in its own way."""
+    rng = random.Random(seed)
+    group = group_of(7, count=131, owners=rng.choice([1, 1, 3]), round=seed)
+    lies, leaves = {}, {}
+    for place in rng.sample(range(7), 2):
+        if rng.random() < 0.25:
+            leaves[place] = rng.choice(STAGES[:-1])
+            continue
+        stages, lie = LIES[rng.choice(list(LIES))]
+        lies[place] = at(rng.choice(stages), lie)
+    return Sum(group, inputs_of(group, seed), seed, lies=lies, leaves=leaves)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_liars_and_leavers(seed):
+    played = drawn(seed)
+    check(played, played.play())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(1000, 1040))
+def test_many_liars_and_leavers(seed):
+    played = drawn(seed)
+    check(played, played.play())
+
+
+def played_with(name: str) -> dict[int, Outcome]:
+    """What becomes of the others of five members, of whom number 2 lies."""
+    group = group_of(5, owners=2)
+    stages, lie = LIES[name]
+    played = Sum(group, inputs_of(group), seed=11, lies={2: at(stages[0], lie)})
+    outcomes = played.play()
+    check(played, outcomes)
+    return {place: it for place, it in outcomes.items() if place != 2}
+
+
+def charged_with(outcomes: dict[int, Outcome], reason: Reason) -> list[RemoteError]:
+    return [error for it in outcomes.values() for place, error in it.charged if place == 2 and error.reason is reason]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("keys of small order", Reason.MALFORMED),
+        ("spoilt shares", Reason.FORGED),
+        ("forged shares", Reason.FORGED),
+        ("both kinds of share", Reason.PROTOCOL),
+        ("another round", Reason.PROTOCOL),
+    ],
+)
+def test_a_lie_is_charged_and_costs_the_others_nothing(name, reason):
+    outcomes = played_with(name)
+    assert charged_with(outcomes, reason)
+    for it in outcomes.values():
+        assert it.result is not None
+        assert it.result.whole
+        assert len(it.result.survivors) == (4 if name in ("keys of small order", "spoilt shares") else 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [("other keys", SecureStage.KEYS), ("another vector", SecureStage.MASKED), ("other survivors", SecureStage.AGREED)],
+)
+def test_two_statements_of_one_kind_are_proof(name, stage):
+    """Honest members that have been told differently show each other, and either statement alone is no lie."""
+    lie = LIES[name][1]
+
+    def differs(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+        changed = lie(said, 1, rng)
+        return [said, *changed] if stage is SecureStage.AGREED else lie(said, to, rng)
+
+    group = group_of(5, owners=2)
+    played = Sum(group, inputs_of(group), seed=12, lies={2: at(stage, differs)})
+    outcomes = played.play()
+    check(played, outcomes)
+    outcomes.pop(2)
+    proofs = charged_with(outcomes, Reason.EQUIVOCATION)
+    assert proofs
+    for error in proofs:
+        assert isinstance(error, EquivocationError)
+        one, two = (parse_secure(open_envelope(raw, SCOPE)) for raw in error.proof)
+        assert (one.peer, one.exchange, one.place) == (two.peer, two.exchange, two.place)
+        assert one.digest != two.digest
+
+
+def test_a_dealer_whose_shares_give_another_secret_is_charged_and_ends_the_sum(monkeypatch):
+    """Its shares are sealed as they should be, and of nothing: seen only when it has left, and they are combined."""
+    group = group_of(5, owners=2)
+    played = Sum(group, inputs_of(group), seed=13, leaves={2: SecureStage.AGREED}, tells_all=True)
+    dealer = played.members[2]
+    honest = dealer._dealt
+
+    def dealt(channels):
+        dealer._seed, kept = bytes(32), dealer._seed
+        try:
+            return honest(channels)
+        finally:
+            dealer._seed = kept
+
+    monkeypatch.setattr(dealer, "_dealt", dealt)
+    outcomes = played.play()
+    check_told(played)
+    for it in outcomes.values():
+        assert it.failure == f"{group.members[2]} dealt shares that do not give its secret"
+        assert [(place, error.reason) for place, error in it.charged] == [(2, Reason.FORGED)]
+
+
+def test_a_share_of_another_round_is_refused():
+    first, second = (Sum(group, inputs_of(group), seed=1) for group in (group_of(4), group_of(4, round=2)))
+    first.play()
+    member = second.members[0]
+    for sender, raw in first.frames:
+        if raw[:1] == b"\x92" and sender != 0:
+            with pytest.raises(RemoteError) as refused:
+                member.learn(parse_secure(open_envelope(raw, SCOPE)))
+            assert refused.value.reason is Reason.PROTOCOL
+    assert not any(member._told.values())
+
+
+def test_one_sum_that_an_owner_makes_up_is_outvoted_by_two():
+    group = group_of(7, count=131, owners=3)
+
+    def made_up(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+        assert isinstance(body_of(said), SummedBody)
+        return [replace(said, payload=digest_of(b"a sum of its own"))]
+
+    played = Sum(group, inputs_of(group), seed=14, lies={2: at(SecureStage.SUMMED, made_up)})
+    outcomes = played.play()
+    check(played, outcomes)
+    assert all(it.result is not None and it.result.whole for place, it in outcomes.items() if place != 2)
+
+
+@pytest.mark.parametrize("stage", STAGES[:5])
+def test_two_of_five_that_are_silent_end_it_with_nothing_opened(stage):
+    group = group_of(5)
+    lies: dict[int, Lie] = dict.fromkeys((1, 4), lambda said, to, rng: [said] if said.seq < stage else [])
+    played = Sum(group, inputs_of(group), seed=15, lies=lies)
+    outcomes = played.play()
+    check(played, outcomes)
+    assert nothing_opened(played)
+    assert all(it.result is None for place, it in outcomes.items() if place not in lies)
