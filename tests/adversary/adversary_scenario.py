@@ -62,6 +62,9 @@ REFINED_BY: Final = "int8"
 LATE_REGION: Final = frozenset({"late_region"})
 """The first region has trained for some rounds when the members of the second one come, all at once."""
 
+SUMS: Final = frozenset({"sums"})
+"""The hostile nodes speak of secure sums."""
+
 LATER: Final = {
     "login": 1000,
     "regions": 2000,
@@ -70,6 +73,7 @@ LATER: Final = {
     "pauses": 5000,
     "layers": 6000,
     "late_region": 7000,
+    "sums": 8000,
 }
 """Kinds by their first seeds; those after it are of the same kind, up to the next."""
 

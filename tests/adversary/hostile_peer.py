@@ -41,6 +41,7 @@ from gossip.core.messages import (
     PartRequest,
     PauseRequest,
     Request,
+    SecureRequest,
     SnapshotRequest,
     StateRequest,
     encode_answer,
@@ -105,9 +106,10 @@ ANSWERED: Final = {
     RosterRequest: "roster",
     TermsRequest: "terms",
     PauseRequest: "pause",
+    SecureRequest: "secure",
 }
-"""What honest nodes ask, by the name on the wire; the last where nodes pause alone, and the four before it in a private
-swarm alone."""
+"""What honest nodes ask, by the name on the wire; the last within a secure sum alone, the one before it where nodes
+pause alone, and the four before that in a private swarm alone."""
 
 
 @dataclass(frozen=True)
@@ -401,7 +403,7 @@ class HostilePeer:
             case ChunkRequest(address=address, index=index) if address in self.chain.blobs:
                 data = self.chain.blobs[address][1]
                 return encode_answer(data[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES])
-            case GoodbyeRequest() | PartRequest() | PauseRequest():
+            case GoodbyeRequest() | PartRequest() | SecureRequest() | PauseRequest():
                 return encode_answer()
             case FindRequest():
                 return encode_answer(self.record, self.records[:16])

@@ -49,6 +49,8 @@ DEFAULT_SEEDS = (
     6001,
     7000,
     7002,
+    8000,
+    8001,
 )
 """Few that together draw all there is; `make soak` plays the first 500, and meetings of the next 300."""
 
@@ -84,11 +86,11 @@ def test_every_request_every_statement_and_every_protocol_has_a_move() -> None:
 
 
 def test_what_honest_nodes_ask_is_answered_wrongly_in_every_way() -> None:
-    asked = set(messages._PARSERS) - {"membership", "buckets", "roster", "terms", "pause"}
+    asked = set(messages._PARSERS) - {"membership", "buckets", "roster", "terms", "pause", "secure"}
     assert set(ANSWERED.values()) == set(messages._PARSERS)
     for how in FAULTS:
         assert asked <= set(MOVES[f"answer.{how}"].variants)
-    assert set(messages._PARSERS) - asked - {"pause"} == set(MOVES["members.answer"].variants)
+    assert set(messages._PARSERS) - asked - {"pause", "secure"} == set(MOVES["members.answer"].variants)
     assert set(FAULTS) == set(MOVES["pauses.answer"].variants)
 
 
