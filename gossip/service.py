@@ -71,7 +71,8 @@ from gossip.reachability.relay_link_task import RelayLink
 from gossip.reachability.relay_task import relay_of
 from gossip.regions.region_labels import bound_to_none
 from gossip.regions.regional_models_task import RegionalExchange
-from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum, Values
+from gossip.secure_aggregation.packing import Values
+from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum
 from gossip.secure_aggregation.secure_sum_task import SecureSummer
 from gossip.server import Server
 from gossip.session import ask_once

@@ -30,7 +30,8 @@ from gossip.core.digests import digest_of
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId, RunId
 from gossip.core.limits import CHUNK_BYTES
-from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum, Values
+from gossip.secure_aggregation.packing import Values
+from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum
 from gossip.service import GossipService
 from gossip.transport.memory.network import MemoryNetwork
 from gossip.transport.memory.traffic_tap import StreamTap

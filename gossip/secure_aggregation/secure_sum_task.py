@@ -71,7 +71,7 @@ class EarlyStatements:
             self._kept.popitem(last=False)
 
     def take(self, exchange: Digest) -> list[SecureStatement]:
-        """Return the statements of this sum, and forget all others of its members: they are of sums that are over."""
+        """Return and forget the statements of this sum."""
         found = [it for kept in self._kept.values() for it in kept if it.exchange == exchange]
         for peer, kept in list(self._kept.items()):
             self._kept[peer] = deque((it for it in kept if it.exchange != exchange), maxlen=MAX_EARLY_STATEMENTS)

@@ -45,6 +45,7 @@ OWN_FOLDERS = (
     "gossip.allreduce",
     "gossip.regions",
     "gossip.hellos",
+    "gossip.secure_aggregation",
 )
 """Those whose every bound stands in the page. Of private swarms docs/private-swarms.md tells."""
 FOLDERS = (
@@ -211,7 +212,7 @@ def test_every_kind_of_statement_and_request_has_a_heading():
     headings = {
         name for line in re.findall(r"^### (`.*)$", PAGE, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)
     }
-    requests = {"hello", "links", "snapshot", "manifest", "chunk", "goodbye", "find", "pause"}
+    requests = {"hello", "links", "snapshot", "manifest", "chunk", "goodbye", "find", "pause", "secure"}
     of_members = {"membership", "buckets", "roster", "terms"}
     assert {kind.value for kind in EnvelopeKind} | requests | of_members <= headings
     assert set(CODECS) <= headings

@@ -5,16 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import trio
-from gossip_swarm import FakeRuntime, Swarm, swarm, until
+from gossip_swarm import FakeRuntime, Swarm, identity, swarm, until
+from secure_members import SCOPE
 from sizes import thorough_but
 
+from gossip.core.digests import digest_of
+from gossip.core.envelope import seal
 from gossip.core.errors import LocalError, Reason
-from gossip.core.limits import CHUNK_BYTES
-from gossip.core.secure_statements import SecureStage, SecureStatement
+from gossip.core.limits import CHUNK_BYTES, MAX_GROUP
+from gossip.core.secure_statements import SecureStage, SecureStatement, SummedBody, parse_secure, secure_statement
 from gossip.secure_aggregation.packing import pack_values
 from gossip.secure_aggregation.rounds_begun import RoundsBegun
 from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum, SecureSumError, Values
 from gossip.secure_aggregation.secure_sum import SecureSumming
+from gossip.secure_aggregation.secure_sum_task import MAX_EARLY_STATEMENTS, EarlyStatements
 from gossip.transport.memory.traffic_tap import StreamTap
 
 COUNT, BITS = 2051, 20
@@ -220,3 +224,25 @@ async def test_what_is_no_sum_is_refused(autojump_clock):
                 await sum_of(vector(0))
         with pytest.raises(LocalError, match="once"):
             await sum_of(vector(0))
+
+
+def test_what_comes_early_is_kept_within_bounds():
+    early = EarlyStatements()
+    statements = {}
+    for number in range(MAX_GROUP + 5):
+        for part in range(MAX_EARLY_STATEMENTS + 2):
+            said = secure_statement(
+                exchange=digest_of(b"a sum"),
+                round=1,
+                stage=SecureStage.SUMMED,
+                body=SummedBody(part=part),
+                payload=digest_of(b"it"),
+            )
+            statements[number, part] = parse_secure(seal(identity(number + 1), SCOPE, said))
+            early.keep(statements[number, part])
+    assert len(early) == MAX_GROUP * MAX_EARLY_STATEMENTS
+    assert early.take(digest_of(b"another")) == []
+    found = early.take(digest_of(b"a sum"))
+    newest = [statements[number, part] for number in range(5, MAX_GROUP + 5) for part in range(2, 10)]
+    assert found == newest
+    assert len(early) == 0
