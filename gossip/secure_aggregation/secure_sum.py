@@ -713,7 +713,7 @@ class SecureSumming:
         return [each for each in wanted if each not in self._secrets]
 
     def _recover(self, now: float) -> list[SecureWork]:
-        """Take the seeds that survivors told of themselves; of those that did not, and of the dropouts' keys, combine
+        """Take the seeds that survivors told themselves; of those that did not, and of the dropouts' keys, combine
         shares, after a wait for who may still tell its own."""
         survivors = self._survivors
         if survivors is None or self._agreed_at is None or not self._wanted(survivors):

@@ -171,6 +171,8 @@ class NodeContext:
     """Makes a file for what is too large for memory; None: everything is held there."""
     recorder: Recorder = unrecorded
     """Records what passes between regions."""
+    sums_begun: Path | None = None
+    """The file that remembers which secure sums were begun; None: a simulation, whose nodes do not return."""
     privacy: PrivacyBudget | None = None
     """What its data may tell, where they are protected."""
     user: "UserLearner | None" = None
@@ -310,6 +312,7 @@ def make_node(
         new_file=around.new_file,
         layout=RegionLayout(own=config.node.region, regions=config.sync.regions, residency=residency_of(config)),
         recorder=around.recorder,
+        sums_begun=around.sums_begun,
     )
     use = ProcessUse(lambda: trainer.pid if isinstance(trainer, RemoteTrainer) else None)
     meter = around.meter_of(trainer.device, use)

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -94,6 +95,7 @@ class ByzantineService(GossipService):
         new_file: NewFile | None = None,
         layout: RegionLayout = RegionLayout(),
         recorder: Recorder = unrecorded,
+        sums_begun: Path | None = None,
     ) -> None:
         super().__init__(
             identity=identity,
@@ -109,6 +111,7 @@ class ByzantineService(GossipService):
             new_file=new_file,
             layout=layout,
             recorder=recorder,
+            sums_begun=sums_begun,
         )
         self._attack = attack
         self._from_round = from_round

@@ -72,7 +72,7 @@ from node.system.cgroups import HeldProcess
 from node.system.child_process import require_support
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.system.process_use import ProcessUse
-from node.system.run_dir import ADDRESSES, CHECKPOINTS, CROSSINGS, ENERGY, EPOCH, SUMMARY
+from node.system.run_dir import ADDRESSES, CHECKPOINTS, CROSSINGS, ENERGY, EPOCH, SUMMARY, SUMS_BEGUN
 from node.system.signals import until_signal
 from node.training import round_report
 from node.training.budget_meter import BudgetMeter
@@ -260,6 +260,7 @@ async def run(
         private=held.private,
         new_file=partial(NamelessFile, node_dir),
         recorder=CrossingLog(node_dir / CROSSINGS),
+        sums_begun=node_dir / SUMS_BEGUN,
         privacy=privacy,
         user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id),
     )
