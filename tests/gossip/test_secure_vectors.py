@@ -75,10 +75,10 @@ def inverse(value: int) -> int:
 def at_zero(points: dict[int, int]) -> int:
     total = 0
     for x, y in points.items():
-        term = y
+        above, below = y, 1
         for other in points.keys() - {x}:
-            term = times(term, times(other, inverse(other ^ x)))
-        total ^= term
+            above, below = times(above, other), times(below, other ^ x)
+        total ^= times(above, inverse(below))
     return total
 
 
