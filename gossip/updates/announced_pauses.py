@@ -52,7 +52,8 @@ class AnnouncedPauses:
 
     def returns(self, now: float) -> dict[PeerId, float | None]:
         """Return the neighbours that have said that they are paused, and in how many seconds each says that it is back
-        (None: unknown). For people: it is a claim, and nothing is decided by it."""
+        (None: unknown). For people, and for who has done its last step: it is a claim, and no step and no round depends
+        on it."""
         held = {peer: pause.returns_at for peer, pause in self._said.items() if self._holds(peer, pause, now)}
         return {peer: None if at is None else max(0.0, at - now) for peer, at in held.items()}
 

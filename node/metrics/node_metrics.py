@@ -37,6 +37,9 @@ SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 LAG = "event_loop_lag_seconds"
 
+PRIVATE_LOSS = "train_loss"
+"""What a node that protects its data does not tell. NaN in its place would be an alert."""
+
 Fed: TypeAlias = list[tuple[EventSource, Any]]
 """Sources, each with the collector that it feeds."""
 
@@ -69,6 +72,10 @@ class Metrics:
             self._totals.resumed = False
         if isinstance(event, Started) and event.role in {"observer", *WITHOUT_MODEL}:
             self._leave_out_training()
+
+    def leave_out(self, name: str) -> None:
+        """Do not serve the metric `name`: this node has nothing to tell of it. Call it once."""
+        self.registry.unregister(self._collectors[name])
 
     def loop_lag(self, seconds: float) -> None:
         """Record that the event loop woke `seconds` later than asked."""
@@ -114,7 +121,7 @@ class Metrics:
     def _leave_out_training(self) -> None:
         for metric in METRICS:
             if metric.of_training:
-                self.registry.unregister(self._collectors[metric.name])
+                self.leave_out(metric.name)
 
 
 def _is_made_here(metric: Metric) -> bool:

@@ -38,14 +38,27 @@ class PrivacyBudget:
         nothing written; RunError where it cannot be written."""
         written = self._ledger.with_torn(release)
         would_be = self._accountant.epsilon(self.settings.delta, written)
-        limit = self.settings.epsilon
-        if limit is not None and not would_be <= limit * (1 + ROUNDING):  # false for nan, too
+        if not self.allows(would_be):
             self.refused = RefusedRelease(release=release, epsilon=would_be)
-            raise BudgetSpentError(f"{release.count} more would spend {would_be:.4g} of {limit:g}")
+            raise BudgetSpentError(f"{release.count} more would spend {would_be:.4g} of {self.settings.epsilon:g}")
         self._ledger.append(release)
         for each in written:
             self._accountant.add(each)
         self.epsilon = would_be
+
+    @property
+    def is_new(self) -> bool:
+        """Return whether nothing was spent yet, of what is known."""
+        return not (self._ledger.mark.entries or self.torn)
+
+    def with_release(self, release: Release) -> float:
+        """Return what would be spent with `release`."""
+        return self._accountant.epsilon(self.settings.delta, self._ledger.with_torn(release))
+
+    def allows(self, epsilon: float) -> bool:
+        """Return whether so much may be spent."""
+        limit = self.settings.epsilon
+        return limit is None or epsilon <= limit * (1 + ROUNDING)  # false for nan, too
 
     @property
     def torn(self) -> int:

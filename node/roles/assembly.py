@@ -47,7 +47,7 @@ from node.metrics.energy import Meter
 from node.privacy.budget import PrivacyBudget
 from node.roles import byzantine
 from node.roles.memory_forecast import genesis_filed_from
-from node.roles.privacy_check import check_ledger, check_privacy, private_training
+from node.roles.privacy_check import check_first_round, check_ledger, check_privacy, private_training
 from node.roles.residency_check import check_residency, residency_of
 from node.system.errors import RunError, UsageError
 from node.system.process_use import ProcessUse
@@ -383,10 +383,12 @@ def learner_of(config: Config, around: NodeContext) -> tuple[Learner, torch.Tens
     """Return what trains, and the initial model (d,)."""
     if around.user is not None:
         return around.user.learner, around.user.genesis_d
-    trainer_of = around.trainer_of
-    if around.privacy is not None:  # then it trains in this process (check_privacy)
-        trainer_of = partial(own_trainer, spend=around.privacy.spend)
-    trainer = trainer_of(config, around.identity.peer_id)
+    trainer: Learner
+    if around.privacy is None:
+        trainer = around.trainer_of(config, around.identity.peer_id)
+    else:  # then it trains in this process (check_privacy)
+        trainer = own_trainer(config, around.identity.peer_id, spend=around.privacy.spend)
+        check_first_round(config, around.privacy, trainer)
     return trainer, trainer.vector()
 
 

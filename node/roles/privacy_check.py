@@ -16,6 +16,7 @@ from node.training.node import Node
 from p2ptrain.privacy.allowance import unaccounted
 from p2ptrain.privacy.base import Spend
 from p2ptrain.tasks import EXTERNAL
+from p2ptrain.training import Trainer
 from p2ptrain.training.private_training import PrivateTraining
 
 
@@ -71,6 +72,21 @@ def check_ledger(node: Node, mark: LedgerMark | None, round: int) -> None:
     if mark is None and round:
         message = f"what it trained before round {round} was not protected: no epsilon covers it"
         node.journal.emit(WarningEvent(message=message, about="privacy"))
+
+
+def check_first_round(config: Config, budget: PrivacyBudget, trainer: Trainer) -> None:
+    """Raise UsageError where the whole budget is less than the run's first round spends: no step would be taken. A
+    ledger with entries has begun; its node serves on (spent_budget.py)."""
+    release = trainer.release_of(config.train.steps_in(0))
+    if release is None or not budget.is_new or budget.allows(budget.with_release(release)):
+        return
+    what = plural(release.count, "step") if budget.settings.find().unit == "example" else "it"
+    rate = f" at rate {release.rate:.4g}" if release.rate < 1 else ""
+    raise UsageError(
+        f"privacy.epsilon={budget.settings.epsilon:g} is less than the first round spends: {what} with noise "
+        f"{release.noise:g}{rate}: epsilon {budget.with_release(release):.4g} at delta {budget.settings.delta:g}",
+        "give more privacy.noise, fewer train.inner_steps or a larger privacy.epsilon (`p2ptrain privacy epsilon`)",
+    )
 
 
 def private_training(config: Config, spend: Spend | None) -> PrivateTraining | None:

@@ -41,7 +41,7 @@ from node.exporters import exporting
 from node.metrics.energy import Meter, SystemTimes, meter_for
 from node.metrics.gpu_metrics import register_gpu
 from node.metrics.live_metrics import Readings
-from node.metrics.node_metrics import Metrics
+from node.metrics.node_metrics import PRIVATE_LOSS, Metrics
 from node.page.feed import Feed
 from node.page.names import Names
 from node.page.status_server import server_of
@@ -61,6 +61,7 @@ from node.roles.own_region import keep_region, scope_of, surveyor, with_chosen_r
 from node.roles.port_forwarding import mapper_for
 from node.roles.privacy_check import check_privacy, privacy_budget
 from node.roles.residency_check import residency_in_words
+from node.roles.shared_shards import warn_of_shared_examples
 from node.roles.site_check import idle_site_settings
 from node.roles.spool_relay import with_relay
 from node.roles.task_check import check_task
@@ -241,6 +242,8 @@ async def run(
         kept = replace(config.network, address_book=node_dir / ADDRESSES)
         config = config.model_copy(update={"network": kept})
     metrics, progress = Metrics(), NodeProgress(config.node.name)
+    if config.privacy.on and not observes(config):
+        metrics.leave_out(PRIVATE_LOSS)
     names = Names(node_dir.parent, partial(_certified, held.private))
     settings = emit.redact.fields(config.model_dump(mode="json"))
     feed = Feed(progress, log=emit.path, settings=settings, names=names.known)
@@ -277,6 +280,8 @@ async def run(
         _try_task(node)
     check_room(node)
     fits()
+    if privacy is not None:
+        warn_of_shared_examples(config, held.identity.peer_id, node_dir, emit)
     if held.private is not None:
         held.news.to = follow_manifests(node, held.private.admission.chain, emit)
     reading = partial(round_report.readings, node)

@@ -21,13 +21,17 @@ class Allowance:
         self._privatizer, self._rate, self._spend = privatizer, rate, spend
         self.left = 0
 
+    def release_of(self, count: int) -> Release | None:
+        """Return what so many are; None where nothing is protected."""
+        return self._privatizer.release(rate=self._rate, count=count)
+
     def ask_ahead(self, count: int) -> None:
         """Ask for as many releases as are needed for `count` to be left. Raises BudgetSpentError, with nothing
         changed."""
         lacking = count - self.left
         if lacking <= 0:
             return
-        release = self._privatizer.release(rate=self._rate, count=lacking)
+        release = self.release_of(lacking)
         if release is not None:
             self._spend(release)
         self.left += lacking

@@ -30,7 +30,7 @@ from p2ptrain.drift.none import NoCorrection
 from p2ptrain.inner.base import InnerOptimizer, bound_, moment_buffers
 from p2ptrain.inner.filed_optimizer import FiledOptimizer
 from p2ptrain.inner.inner_state import BufferPart, InnerState, Wanted, place_in
-from p2ptrain.privacy.base import BudgetSpentError
+from p2ptrain.privacy.base import BudgetSpentError, Release
 from p2ptrain.privacy.unprotected import Unprotected
 from p2ptrain.saved.filed_vector import Refused
 from p2ptrain.saved.nameless_file import NamelessFile
@@ -237,6 +237,12 @@ class Trainer(Learner):
                     self._private_rounds.allowance.ask_ahead(1)
             except BudgetSpentError:
                 self.budget_spent = True
+
+    def release_of(self, steps: int) -> Release | None:
+        """Return what a round of so many steps will release; None where nothing is protected."""
+        if self._private_steps is not None:
+            return self._private_steps.allowance.release_of(steps)
+        return None if self._private_rounds is None else self._private_rounds.allowance.release_of(1)
 
     def end_round(self) -> None:
         """Make the round's own move a release, in the live model, where rounds are private. Call it before a snapshot.

@@ -10,7 +10,7 @@ from typed_events import said, typed
 
 from gossip.core.api import RoundView
 from gossip.core.errors import Reason
-from node.metrics.node_metrics import Metrics
+from node.metrics.node_metrics import PRIVATE_LOSS, Metrics
 from node.metrics.peer_metrics import MAX_PAIRS, MAX_PEERS
 
 
@@ -205,3 +205,14 @@ def test_checkpoint_age_is_read_at_the_scrape():
     assert scrape(metrics)["checkpoint_age_seconds", ()] == -1
     metrics.observe(typed({"ts": 1.0, "event": "checkpoint", "round": 10, "path": "x"}))
     assert scrape(metrics)["checkpoint_age_seconds", ()] > 1e6
+
+
+def test_a_node_that_does_not_tell_its_loss_has_no_series_of_it() -> None:
+    """NaN in its place is what the alert LossNotFinite fires on, and 0 before the first round is no loss."""
+    metrics = Metrics()
+    metrics.leave_out(PRIVATE_LOSS)
+    for event in node_events(0):
+        metrics.observe(typed(event))
+    seen = {name for name, _ in scrape(metrics)}
+    assert "train_loss" not in seen
+    assert "eval_loss" in seen

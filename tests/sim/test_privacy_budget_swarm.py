@@ -6,10 +6,13 @@ import pytest
 import trio
 from sim_swarm import Member, Swarm, played
 
+from gossip.core.ids import PeerId
+from gossip.updates.announced_pauses import MAX_SAID_S
 from node.privacy.ledger import read_ledger
-from node.system.errors import RunError
+from node.system.errors import RunError, UsageError
 from node.system.run_dir import PRIVACY
 from node.training.round_report import moment, readings
+from node.training.spent_budget import ALL_SPENT_S, NOBODY_HERE_S, QuietTime
 from p2ptrain.privacy.accounting import epsilon_of
 
 DELTA = 1e-5
@@ -167,3 +170,99 @@ def test_a_node_that_protects_nothing_has_no_ledger(tmp_path: Path) -> None:
     member = played(main, tmp_path)
     assert not (member.folder / PRIVACY).exists()
     assert "epsilon" not in member.told("round")[-1]
+
+
+def test_where_all_have_spent_their_budgets_all_end_in_order(tmp_path: Path) -> None:
+    ended: list[float] = []
+
+    async def main(members: Swarm) -> list[Member]:
+        found = [await members.start("one", privacy=SPENT_SOON, train=LONG)]
+        found += [await members.start(name, wait_for=1, privacy=SPENT_SOON, train=LONG) for name in ("two", "three")]
+        for member in found:
+            await until_spent(member)
+        spent_at = trio.current_time()
+        for member in found:
+            await member.done.wait()
+            ended.append(trio.current_time() - spent_at)
+        return found
+
+    for member in played(main, tmp_path):
+        (told,) = [it["message"] for it in member.told("warning") if it.get("about") == "privacy"]
+        assert "nobody trains any more" in told
+        assert f"ends at round {member.node.state.round} of " in told
+        assert member.told("checkpoint")[-1]["round"] == member.node.state.round < 40
+        assert member.told("evaluated")[-1]["round"] == member.node.state.round
+        assert member.error is None
+    assert ALL_SPENT_S - 1 <= ended[0] <= ended[-1] < ALL_SPENT_S + 30
+
+
+@pytest.mark.thorough
+def test_a_lone_node_serves_on_for_some_time_after_its_budget_is_spent(tmp_path: Path) -> None:
+    took: list[float] = []
+
+    async def main(members: Swarm) -> Member:
+        member = await members.start("one", privacy=SPENT_SOON, train=LONG)
+        await until_spent(member)
+        began = trio.current_time()
+        await member.done.wait()
+        took.append(trio.current_time() - began)
+        return member
+
+    member = played(main, tmp_path)
+    assert "no other member is here" in member.told("warning")[-1]["message"]
+    assert took[0] == pytest.approx(NOBODY_HERE_S, abs=5)
+
+
+WEEK = float(MAX_SAID_S)
+ONE, TWO = PeerId("one"), PeerId("two")
+
+
+@pytest.mark.parametrize(
+    ("returns", "ends_after"),
+    [
+        ({ONE: WEEK, TWO: WEEK}, ALL_SPENT_S),
+        ({ONE: WEEK, TWO: None}, None),  # a policy's pause, without a return
+        ({ONE: WEEK, TWO: 3600.0}, None),
+        ({ONE: WEEK}, None),  # the other one trains
+        ({}, None),
+    ],
+)
+def test_it_ends_only_where_every_neighbour_has_paused_for_good(
+    returns: dict[PeerId, float | None], ends_after: float | None
+) -> None:
+    quiet, here = QuietTime(), [ONE, TWO]
+    found = [at for at in range(2000) if quiet.is_over(returns, here, float(at))]
+    assert (found[0] if found else None) == ends_after
+
+
+def test_one_that_takes_its_word_back_makes_the_others_wait_anew() -> None:
+    quiet = QuietTime()
+    assert not quiet.is_over({ONE: WEEK}, [ONE], 0.0)
+    assert not quiet.is_over({}, [ONE], 50.0), "it trains again"
+    assert not quiet.is_over({ONE: WEEK}, [ONE], 70.0)
+    assert not quiet.is_over({}, [], 129.0), "it has left, and was paused for good"
+    assert quiet.is_over({}, [], 130.0)
+
+
+def test_a_budget_smaller_than_one_round_is_refused_at_the_start(tmp_path: Path) -> None:
+    async def main(members: Swarm) -> None:
+        with pytest.raises(UsageError, match=r"epsilon=0.01 is less than the first round spends: 5 steps with noise 2"):
+            await members.start("one", privacy=PRIVATE | {"epsilon": 0.01}, train=LONG)
+
+    played(main, tmp_path)
+    assert not read_ledger(tmp_path / "one" / PRIVACY).mark.entries
+
+
+def test_a_budget_that_was_made_smaller_than_what_is_spent_still_starts(tmp_path: Path) -> None:
+    async def main(members: Swarm) -> tuple[int, int]:
+        first = await members.start("one", privacy=SPENT_SOON, train={"rounds": 3})
+        await first.done.wait()
+        before = released(first)
+        again = await members.start("one", privacy=PRIVATE | {"epsilon": 0.01}, train={"rounds": 5})
+        await until_spent(again)
+        again.stop.set()
+        await again.done.wait()
+        return before, released(again)
+
+    before, after = played(main, tmp_path)
+    assert 0 < before == after
