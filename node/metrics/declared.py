@@ -151,6 +151,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         name="train_loss",
         kind="gauge",
         help="Mean training loss of the newest round.",
+        page="mean training loss of the newest round; none where the node's data are protected (`[privacy]`)",
         wrong=("NaN: [LossNotFinite](#lossnotfinite). Rises in all nodes: the learning rate. Rises in one: its data"),
         sources=(Value(RoundTrained, "train_loss"),),
         of_training=True,
