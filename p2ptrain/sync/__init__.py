@@ -12,6 +12,7 @@
 | mime           | all, by exchange       | gradients, rotated+q2 |                  | but for owners   |
 | des_loc        | all, by exchange       | q2, int4 moments      | average          | but for owners   |
 | sparta         | all, by exchange       | q2 fragments, values  | average          | but for owners   |
+| secure_average | all, by secure sums    | masked whole numbers  | average          | across groups    |
 | async          | all neighbours         | int4                  | delayed_nesterov | when told to     |
 | heloco         | all neighbours         | int4                  | nesterov         | when told to     |
 | gossip_pga     | a partner, or all      | int4, or fp32         | average          | no               |
@@ -36,6 +37,7 @@ from p2ptrain.sync import (
     mime,
     moshpit,
     noloco,
+    secure_average,
     sparse_loco,
     sparta,
     streaming,
@@ -58,23 +60,27 @@ from p2ptrain.sync.base import (
 from p2ptrain.sync.byzantine import Byzantine, liar_of
 from p2ptrain.sync.loss_scorer import Judge, Scored
 from p2ptrain.sync.model_averaging import ModelAveraging
-from p2ptrain.sync.strategy_spec import ALLREDUCE, GOSSIP, StrategySpec
+from p2ptrain.sync.secure_average import GroupSum, SecureStrategy
+from p2ptrain.sync.strategy_spec import ALLREDUCE, GOSSIP, SECURE, StrategySpec
 from p2ptrain.sync.sync_config import SYNC_STRATEGIES, SyncConfig
 from p2ptrain.sync.vectors import check_model
 
 __all__ = [
     "ALLREDUCE",
     "GOSSIP",
+    "SECURE",
     "SYNC_STRATEGIES",
     "AllReduceStrategy",
     "AnchorSteps",
     "AveragesMoments",
     "Byzantine",
     "GradientStrategy",
+    "GroupSum",
     "Message",
     "ModelAveraging",
     "Reduced",
     "RoundResult",
+    "SecureStrategy",
     "SharesEstimates",
     "StepsAnchor",
     "StrategySpec",
@@ -99,6 +105,7 @@ for _strategy in (
     mime,
     des_loc,
     sparta,
+    secure_average,
     asynchronous,
     heloco,
     gossip_pga,

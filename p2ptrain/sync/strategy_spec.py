@@ -19,6 +19,7 @@ Build = Callable[["SyncConfig", torch.Tensor, str], S]
 
 GOSSIP: Final = "gossip"
 ALLREDUCE: Final = "allreduce"
+SECURE: Final = "secure"
 
 
 def no_run_key(config: "SyncConfig") -> str:
@@ -45,7 +46,7 @@ class StrategySpec:
     """Averages gradients, at every step: for drivers that stop between a trainer's two half steps."""
     averager: str = GOSSIP
     """What closes its rounds with others (node/training/averagers). `ALLREDUCE`: what `models` makes is an
-    AllReduceStrategy."""
+    AllReduceStrategy. `SECURE`: a SecureStrategy."""
     run_key: Callable[["SyncConfig"], str] = no_run_key
     """What else, as text, all members must have alike to take part in one run: it goes into the run's id."""
     compressor: str = "q2"
