@@ -177,6 +177,30 @@ class RegionsAveraged(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SecureRound(Event):
+    """A round of secure sums was closed."""
+
+    name: ClassVar[str] = "secure_round"
+
+    round: int
+    """Rounds closed so far."""
+    members: int
+    """Of our group, ourselves among them; 0: too few were there for one."""
+    survivors: int
+    """Whose values are in our group's sum; 0: nothing of it is here."""
+    groups: int
+    """Groups of the round."""
+    groups_here: int
+    """Groups whose sums are here."""
+    clipped_share: float
+    """Share of our values that were beyond the clipping range. What was cut is told later."""
+    opened: bool
+    """Whether our group's sum is here."""
+    why: str | None = None
+    """Why our own sum was not opened with us."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RegionChosen(Event):
     """The node's region was found out by round trips."""
 

@@ -58,9 +58,10 @@ from p2ptrain.sync.base import (
     UpdateEncoder,
 )
 from p2ptrain.sync.byzantine import Byzantine, liar_of
+from p2ptrain.sync.group_sum import GroupSum
 from p2ptrain.sync.loss_scorer import Judge, Scored
 from p2ptrain.sync.model_averaging import ModelAveraging
-from p2ptrain.sync.secure_average import GroupSum, SecureStrategy
+from p2ptrain.sync.secure_average import SecureStrategy
 from p2ptrain.sync.strategy_spec import ALLREDUCE, GOSSIP, SECURE, StrategySpec
 from p2ptrain.sync.sync_config import SYNC_STRATEGIES, SyncConfig
 from p2ptrain.sync.vectors import check_model

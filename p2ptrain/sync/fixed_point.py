@@ -1,14 +1,15 @@
 """Values as whole numbers that may be summed before anybody reads them: the linear codec of secure aggregation.
 
-    step   = 2 R / (2^b - 1)
-    encode   q = floor((clip(x, -R, R) + R) / step + u),   u uniform in [0, 1): stochastic rounding, E[q step - R] = clip(x)
+    step     2 R / (2^b - 1)
+    encode   q = floor((clip(x, -R, R) + R) / step + u),   u uniform in [0, 1): E[q step - R] = clip(x)
     decode   mean of x over k members = (sum of q) step / k - R
 
 The offset R makes every q one of 0 .. 2^b - 1, so that the sum of n of them is below n 2^b <= 2^width, width = b +
 ceil(log2 n), and no sum modulo 2^width wraps. Decoding a sum is the sum of decodings, to the rounding of fp64.
 
-An anchor, which is the same at nearly all members, needs no range: it travels modulo 2^width, and what is read of a sum is only
-how far the members' mean is from the reader's own, in whole steps. That is exact below 2^(width - 1) steps in all.
+An anchor, which is the same at nearly all members, needs no range: it travels modulo 2^width, and what is read of a sum
+is only how far the members' mean is from the reader's own, in whole steps. That is exact below 2^(width - 1) steps in
+all.
 """
 
 import math

@@ -5,28 +5,29 @@
     finish     phi <- OuterStep(phi, phi + Agg over the groups of the mean over each group's survivors)
                e_i <- theta_i - phi + e_i - decode(q_i);  the model becomes phi
 
-As in `allreduce`, every member begins a round at one anchor, and ends it there. What is otherwise: values are whole numbers, as
-masks cancel in those alone, so that no compressor but `none` goes with it. What was cut to the range, or rounded, is told in
-a later round (e). What newcomers are given is the anchor, which is made of sums; the own model is in no message.
+As in `allreduce`, every member begins a round at one anchor, and ends it there. What is otherwise: values are whole
+numbers, as masks cancel in those alone, so that no compressor but `none` goes with it. What was cut to the range, or
+rounded, is told in a later round (e). What newcomers are given is the anchor, which is made of sums; the own model is
+in no message.
 
-**Groups.** n members are cut into floor(n / group) groups of `group` to 2 group - 1 members, others in every round, drawn from
-the initial model's digest and the round's number. Fewer than `group` members exchange nothing: that number is a promise
-of privacy, and holds in every round. Who is with whom is public, and can be foreseen, by liars too.
+**Groups.** n members are cut into floor(n / group) groups of `group` to 2 group - 1 members, others in every round,
+drawn from the initial model's digest and the round's number. Fewer than `group` members exchange nothing: that number
+is a promise of privacy, and holds in every round. Who is with whom is public, and can be foreseen, by liars too.
 
 **Liars.** A member cannot be told apart within its group, so it may move its group's mean by up to the range R in any
-coordinate, and no further. The robust rule runs over the means of the groups: with f liars, each in another group at the worst,
-(2f + 1) groups are needed, hence n >= (2f + 1) group. A rule needs all groups' means at all members; each counts
-when as many of its members as open a sum have signed the same one.
+coordinate, and no further. The robust rule runs over the means of the groups: with f liars, each in another group at
+the worst, (2f + 1) groups are needed, hence n >= (2f + 1) group. With fewer means in a round nothing moves. All members
+read the means of all groups; each counts when as many of its members as open a sum have signed the same one.
 
-**Apart and together.** Where a round did not open, or not for this member, own values and own anchor stay, and all that was learned is
-told in the next one. Anchors that came apart so are brought together as in `allreduce`: in `refresh` rounds all of the anchor
-has travelled within the sums, and each member goes by what the mean of its group's is off its own. It is read modulo 2^width,
-so anchors that are alike add exactly nothing, and a lie moves it by no more than one about differences.
-Guarantee: with one group, the mean and averaging, phi + the mean of the survivors' differences to within one step 2R / (2^b - 1).
-Cost: the anchor, e, and the encoded differences; (1 + 1 / refresh) (b + ceil(log2 n)) bits a parameter and copy.
+**Apart and together.** Where a round did not open, or not for this member, own values and own anchor stay, and all that
+was learned is told in the next one. Anchors that came apart so are brought together as in `allreduce`: in `refresh`
+rounds all of the anchor has travelled within the sums, and each member goes by what the mean of its group's is off its
+own. It is read modulo 2^width, so anchors that are alike add exactly nothing, and a lie moves it by no more than one
+about differences. Guarantee: with one group, the mean and averaging, phi + the mean of the survivors' differences to
+within one step 2R / (2^b - 1). Cost: the anchor, e, and the encoded differences; (1 + 1 / refresh) (b + ceil(log2 n))
+bits a parameter and copy.
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +46,7 @@ from p2ptrain.sync.checks import check_no_gamma, check_reducing
 from p2ptrain.sync.encoder import FragmentSchedule, TrackedEncoder
 from p2ptrain.sync.fixed_point import FixedPoint, UniformSource, Words_d, check_fixed_point
 from p2ptrain.sync.group_allreduce import LARGEST_GROUP
+from p2ptrain.sync.group_sum import GroupSum, from_bytes, size_of, to_bytes
 from p2ptrain.sync.mixing import segments
 from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
 from p2ptrain.sync.peer_selection import in_turn, shared_seed
@@ -61,20 +63,6 @@ MOST_PER_GROUP: Final = LARGEST_GROUP // 2
 _RESIDUAL: Final = "residual"
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupSum:
-    """What was opened of a group: the sum, modulo 2^width, of its survivors' values."""
-
-    members: int
-    """Of the group: they fix the width."""
-    survivors: frozenset[str]
-    """Whose values are in it."""
-    words_v: Words_d
-    """The sum, with anything where it is missing (values,)."""
-    missing: tuple[slice, ...] = ()
-    """The values that did not come."""
-
-
 @runtime_checkable
 class SecureStrategy(SyncStrategy, Protocol):
     """A strategy whose rounds are secure sums within groups. Calls are for one round, in the order in which they stand
@@ -88,8 +76,17 @@ class SecureStrategy(SyncStrategy, Protocol):
         """Return the bits of a masked value in a group of so many."""
 
     def pack(self, theta_d: torch.Tensor, *, round: int, members: int) -> Words_d:
-        """Return what own model adds to the sum of a group of so many, uint32 (values,). The model is not to be changed until
-        `finish`. ValueError when it is not finite: own training has diverged."""
+        """Return what own model adds to the sum of a group of so many, uint32 (values,). The model is not to be changed
+        until `finish`. ValueError when it is not finite: own training has diverged."""
+
+    def published(self, total: GroupSum) -> bytes:
+        """Return a whole sum as bytes, the same at all who have it. ValueError where some of it is missing."""
+
+    def published_size(self, members: int) -> int:
+        """Return how many bytes the sum of a group of so many has."""
+
+    def read(self, payload: bytes, members: Sequence[str]) -> GroupSum:
+        """Return the sum that a group published. Raises PayloadError."""
 
     @property
     def clipped_share(self) -> float:
@@ -108,6 +105,7 @@ def method(
     clipping_range: Annotated[float, "Largest move of a parameter that is told in a round: more is told later."] = 0.1,
     bits: Annotated[int, "Bits of a value in fixed point, before it is summed."] = 16,
     refresh: Annotated[int, "Rounds in which all of the anchor has travelled as well: a share of it in each."] = 64,
+    members: Annotated[int, "Members that the run has at least: with f above 0, (2f + 1) group or more."] = 0,
 ) -> StrategySpec:
     """Differences summed under masks, in groups."""
     if not LEAST_GROUP <= group <= MOST_PER_GROUP:
@@ -119,7 +117,7 @@ def method(
     if refresh < 1:
         raise ValueError(f"refresh must be at least 1, not {refresh}")
     check_fixed_point(clipping_range, bits, 2 * group - 1)
-    settings = SecureSettings(group=group, clipping_range=clipping_range, bits=bits, refresh=refresh)
+    settings = SecureSettings(group=group, clipping_range=clipping_range, bits=bits, refresh=refresh, members=members)
     return StrategySpec(
         name="secure_average",
         models=partial(_build, settings),
@@ -129,7 +127,7 @@ def method(
         aggregator="mean",
         f=0,
         ends_at_anchor=True,
-        check=check,
+        check=partial(_check, settings),
         vectors=2,
     )
 
@@ -142,14 +140,15 @@ class SecureSettings:
     clipping_range: float
     bits: int
     refresh: int
+    members: int
 
     def codec(self, members: int) -> FixedPoint:
         """Return the codec of a group of so many members."""
         return FixedPoint(self.clipping_range, self.bits, members)
 
 
-def check(config: SyncConfig) -> None:
-    """ValueError on what differences under masks cannot be summed by."""
+def _check(settings: SecureSettings, config: SyncConfig) -> None:
+    """ValueError on what differences under masks cannot be summed by, and on too few members for f."""
     check_no_gamma(config)
     if config.compressor != "none":
         raise ValueError(
@@ -162,19 +161,23 @@ def check(config: SyncConfig) -> None:
             f"{config.strategy} moves parts of the anchor as they come, and {config.outer} counts its rounds: "
             f"use one of {', '.join(OUTERS)}"
         )
+    _check_members(settings, config)
 
 
-def least_members(group: int, aggregator: str, f: int, options: Mapping[str, object]) -> int:
-    """Return with how many members the rule over groups withstands f liars: (2f + 1) group for a trimmed mean."""
-    return aggregate.get(aggregator, f=f, **options).minimum() * group if f else group
-
-
-def table_of(group: int, f: int, members: int) -> str:
-    """Return what may be chosen where `members` are too few for f liars in groups of `group`."""
-    rows = [f"f = {each}: {(2 * each + 1) * LEAST_GROUP} in groups of {LEAST_GROUP}" for each in range(f + 1)]
-    fits = [each for each in range(f + 1) if (2 * each + 1) * group <= members]
-    largest = f"; {members} members in groups of {group} withstand f = {fits[-1]}" if fits else ""
-    return f"least members: {', '.join(rows)}{largest}"
+def _check_members(settings: SecureSettings, config: SyncConfig) -> None:
+    """ValueError, with the table, where f liars, each in a group of its own, are more than the rule over groups
+    stands."""
+    if not config.f:
+        return
+    least = aggregate.get(config.aggregator, f=config.f, **config.rule_options()).minimum() * settings.group
+    if settings.members < least:
+        has = f"the run has {settings.members}" if settings.members else "members says nothing"
+        rows = ", ".join(f"f = {f} {(2 * f + 1) * settings.group}" for f in range(config.f + 1))
+        raise ValueError(
+            f"{config.strategy} with f = {config.f} needs {least} members, a group of {settings.group} for each of "
+            f"{least // settings.group} means, and {has}; in groups of {settings.group} a trimmed mean needs: {rows}; "
+            f"with 2 f + 1 groups of {LEAST_GROUP}, {(2 * config.f + 1) * LEAST_GROUP}"
+        )
 
 
 def _run_key(settings: SecureSettings, config: SyncConfig) -> str:
@@ -199,14 +202,15 @@ class _Packed:
 
 class SecureAverage(ModelAveraging):
     """Averages all members' differences to a common anchor, of which only sums are seen. By the other methods, which no
-    node calls, the same members average over tracked estimates. Memory: the anchor, which is the public model too, the residual, what the outer
-    optimizer remembers, and the encoded differences; in `finish_` the groups' sums."""
+    node calls, the same members average over tracked estimates. Memory: the anchor, which is the public model too, the
+    residual, what the outer optimizer remembers, and the encoded differences; in `finish_` the groups' sums."""
 
     def __init__(self, config: SyncConfig, genesis_d: torch.Tensor, own: str, settings: SecureSettings) -> None:
         schedule = FragmentSchedule.of(genesis_d.numel(), config.compressor, config.codec_options())
         super().__init__(
             config, genesis_d, AveragingParts(encoder=TrackedEncoder(schedule, genesis_d, config.estimate_dtype))
         )
+        self._fault_tolerance.resume(config.f)  # from the first round on: members have been promised to be enough
         self.settings = settings
         self.rounding: UniformSource = SecretRandom()
         """Where the rounding's randomness comes from: by default the operating system."""
@@ -243,6 +247,18 @@ class SecureAverage(ModelAveraging):
         self._packed = _Packed(words_v, codec)
         return words_v
 
+    def published(self, total: GroupSum) -> bytes:
+        """Return a whole sum as bytes, the same at all who have it. ValueError where some of it is missing."""
+        return to_bytes(total, self.settings.bits)
+
+    def published_size(self, members: int) -> int:
+        """Return how many bytes the sum of a group of so many has."""
+        return size_of(self.values, self.settings.bits, members)
+
+    def read(self, payload: bytes, members: Sequence[str]) -> GroupSum:
+        """Return the sum that a group published. Raises PayloadError."""
+        return from_bytes(payload, members, self.values, self.settings.bits)
+
     def finish_(self, theta_d: torch.Tensor, sums: Mapping[int, GroupSum], own: int, *, round: int) -> RoundResult:
         """Close the round in place: `theta_d` becomes the correction, and the anchor the new one."""
         self._check_shape(theta_d)
@@ -254,7 +270,7 @@ class SecureAverage(ModelAveraging):
         if packed is None or rule is None:
             return self._unmoved(theta_d, robust=robust)
         self._own_anchor()
-        codecs = {place: self.settings.codec(each.members) for place, each in there.items()}
+        codecs = {place: self.settings.codec(len(each.members)) for place, each in there.items()}
         means = [codecs[place].mean(each.words_v[: self._numel], len(each.survivors)) for place, each in there.items()]
         counts = [len(each.survivors) for each in there.values()]
         mean_d = _combined(rule, means, counts)
@@ -306,7 +322,8 @@ class SecureAverage(ModelAveraging):
     def _shift(
         self, rule: Aggregator, there: Mapping[int, GroupSum], codecs: Mapping[int, FixedPoint], round: int
     ) -> torch.Tensor:
-        """By how much the share of the anchor that travelled is off the members'. Of a sum that lacks some of it: 0 there."""
+        """By how much the share of the anchor that travelled is off the members'. Of a sum that lacks some of it: 0
+        there."""
         anchor_s, shifts = self.anchor_d[self._refreshed(round)], []
         for place, each in there.items():
             shift_s = codecs[place].shift(

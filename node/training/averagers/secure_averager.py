@@ -1,0 +1,202 @@
+"""Secure averaging: a round's differences are summed under masks in groups, and nobody sees more than the sums.
+
+The round is announced after the sum, by an update header of the node's hash chain as in every averager. Its payload is
+the sum of its group, the same bytes at all who have it: their signatures on one address certify the sum to the other
+groups, which pull it from any of them. Who has no sum announces a mark without meaning, which nobody fetches.
+
+Where nothing is opened (too few members, or too many left), the round closes with own values, and an event says why.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import trio
+
+from gossip.core.api import Fetch, RoundView
+from gossip.core.errors import LocalError
+from gossip.core.ids import PeerId
+from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum, default_threshold
+from gossip.updates.certified_payload import Certificate
+from node.events.event_types import SecureRound
+from node.training.averagers.allreduce_averager import MARK, MARK_CODEC
+from node.training.divergence import diverged, why_refused
+from node.training.executors import SideWork
+from node.training.inner_loop import Phase
+from node.training.node import Node
+from p2ptrain.compress.base import PayloadError
+from p2ptrain.sync import GroupSum, RoundResult, SecureStrategy, SyncStrategy
+from p2ptrain.sync.fixed_point import Words_d
+
+SUM_CODEC: Final = "secure_sum"
+"""The codec that a header names whose payload is a group's sum."""
+
+SUM_SHARE: Final = 0.7
+"""Share of the time of a round's closing in which the own group's sum is to be opened. In the rest the other groups'
+are pulled, which are as large as one of them. A sum has five stages of two round trips, the others' one."""
+
+GATHER_SHARE: Final = 0.4
+"""Share of a sum's time in which the members of a group may come to it. Chosen: two of the five stages."""
+
+LEAST_S: Final = 4.0
+"""Seconds that a round's closing gets at least, however short phases are: twice those of an all-reduce
+(allreduce_averager.py), which has two stages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Groups:
+    """The groups of a round, as this node sees them."""
+
+    groups: Sequence[Sequence[str]]
+    own: int
+    """The place of the own one; -1: there is none."""
+
+    @property
+    def mine(self) -> Sequence[str]:
+        """The own group's members; nobody where there is none."""
+        return self.groups[self.own] if self.own >= 0 else ()
+
+
+class SecureAverager:
+    """Averager of a `SecureStrategy`. Raises ValueError for any other strategy."""
+
+    fetches: Final[Fetch] = "nothing"
+    waits_for_group: Final = True
+
+    def __init__(self, strategy: SyncStrategy) -> None:
+        if not isinstance(strategy, SecureStrategy):
+            raise ValueError(f"the strategy {strategy.name!r} names the averager secure, and has no secure sums")
+        self._strategy = strategy
+
+    def least_s(self, node: Node) -> float:
+        """Return `LEAST_S`: nobody fetches updates, so there is nothing to time."""
+        return LEAST_S
+
+    async def close(self, node: Node, phase: Phase, *, at_most_s: float) -> tuple[RoundView, RoundResult]:
+        """Sum the round's difference with the own group, announce it, read the other groups' sums, and close it."""
+        with node.closing_times.measure("collect"):
+            return await self._close(node, phase, trio.current_time() + at_most_s)
+
+    async def _close(self, node: Node, phase: Phase, ends_at: float) -> tuple[RoundView, RoundResult]:
+        round = node.state.round
+        groups = self._groups(node)
+        words_v = await self._pack(node, phase, max(1, len(groups.mine)))
+        opened, why = await self._sum(node, groups, words_v, ends_at)
+        node.state.gathered()
+        whole = opened is not None and not opened.missing
+        payload = self._strategy.published(opened) if opened is not None and whole else MARK
+        await node.service.publish(
+            round=round,
+            codec=SUM_CODEC if whole else MARK_CODEC,
+            payload=payload,
+            steps=phase.steps,
+            tokens=phase.tokens,
+        )
+        node.counts.note_published(len(payload))
+        node.pace.took(node.peer_id, phase.steps)
+        sums = await self._others(node, groups, opened, ends_at)
+        view = await node.service.close_round(round, at_most_s=max(0.0, ends_at - trio.current_time()))
+        async with node.strategy_lock:
+            node.forget(node.estimates.forget_all_but(()))  # models fetched to enter the run
+            with node.pace.work():
+                finish = partial(self._strategy.finish_, phase.theta_d, sums, groups.own, round=round)
+                result = await node.executor.offload(finish, work=SideWork.AGGREGATE)
+        node.journal.emit(self._event(round, groups, sums, why))
+        return view, result
+
+    def _groups(self, node: Node) -> _Groups:
+        """The groups among the members that are there, as all of them find them."""
+        here = [str(peer) for peer in node.service.members(node.state.round)]
+        groups = self._strategy.groups(here, round=node.state.round)
+        own = next((place for place, group in enumerate(groups) if node.peer_id in group), -1)
+        return _Groups(groups=groups, own=own)
+
+    async def _pack(self, node: Node, phase: Phase, members: int) -> Words_d:
+        try:
+            async with node.strategy_lock:
+                with node.pace.work():
+                    pack = partial(self._strategy.pack, phase.theta_d, round=node.state.round, members=members)
+                    return await node.executor.offload(pack, work=SideWork.ENCODE)
+        except ValueError as error:
+            raise diverged(node, why_refused(error)) from error
+
+    async def _sum(self, node: Node, groups: _Groups, words_v: Words_d, ends_at: float) -> tuple[GroupSum | None, str]:
+        """The own group's sum, as far as it came, and otherwise why there is none."""
+        if not groups.mine:
+            there = len(node.service.members(node.state.round)) + 1
+            return None, f"{there} members are there, fewer than a secure group has"
+        seconds = SUM_SHARE * max(0.0, ends_at - trio.current_time())
+        try:
+            group = SecureGroup(
+                members=tuple(map(PeerId, groups.mine)),
+                round=node.state.round,
+                count=words_v.size,
+                bits=self._strategy.width(len(groups.mine)),
+            )
+            opened = await node.service.sum_securely(group, words_v, gather_s=GATHER_SHARE * seconds, timeout_s=seconds)
+        except LocalError as error:  # nothing was opened, or this round was begun before a restart
+            return None, str(error)
+        return _group_sum(groups.mine, opened, words_v.size), ""
+
+    async def _others(
+        self, node: Node, groups: _Groups, opened: GroupSum | None, ends_at: float
+    ) -> dict[int, GroupSum]:
+        """The groups' sums by place: own one as opened, or else, like the others', as its members certify it."""
+        sums: dict[int, GroupSum] = {} if opened is None else {groups.own: opened}
+        wanted = [place for place in range(len(groups.groups)) if place not in sums or sums[place].missing]
+
+        async def pull(place: int) -> None:
+            found = await self._certified(node, groups.groups[place], ends_at)
+            if found is not None:
+                sums[place] = found
+
+        async with trio.open_nursery() as nursery:
+            for place in wanted:
+                nursery.start_soon(pull, place)
+        return sums
+
+    async def _certified(self, node: Node, members: Sequence[str], ends_at: float) -> GroupSum | None:
+        certificate = Certificate(
+            peers=tuple(map(PeerId, members)),
+            round=node.state.round,
+            codec=SUM_CODEC,
+            size=self._strategy.published_size(len(members)),
+            threshold=default_threshold(len(members)),
+        )
+        left_s = max(0.0, ends_at - trio.current_time())
+        payload = await node.service.pull_certified(certificate, timeout_s=left_s)
+        if payload is None:
+            return None
+        try:
+            return await node.executor.offload(partial(self._strategy.read, payload, members), work=SideWork.DECODE)
+        except PayloadError:  # so many of its members signed what is no sum: it counts as absent
+            return None
+
+    def _event(self, round: int, groups: _Groups, sums: Mapping[int, GroupSum], why: str) -> SecureRound:
+        own = sums.get(groups.own)
+        return SecureRound(
+            round=round + 1,
+            members=len(groups.mine),
+            survivors=0 if own is None else len(own.survivors),
+            groups=len(groups.groups),
+            groups_here=len(sums),
+            clipped_share=self._strategy.clipped_share,
+            opened=own is not None,
+            why=why or None,
+        )
+
+
+def _group_sum(members: Sequence[str], opened: SecureSum, values: int) -> GroupSum:
+    """What was opened, with the values that did not come named."""
+    words_v = np.zeros(values, np.uint32)
+    for part in opened.parts:
+        if part.values is not None:
+            words_v[part.part] = part.values
+    return GroupSum(
+        members=members,
+        survivors=frozenset(map(str, opened.survivors)),
+        words_v=words_v,
+        missing=tuple(part.part for part in opened.parts if part.values is None),
+    )
