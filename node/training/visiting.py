@@ -15,6 +15,7 @@ from node.visits.tls_certificate import tls_of
 from node.visits.visitors import ClosedVisits, StepAdvice, VisitedRun, Visitors
 from p2ptrain.drift.none import NoCorrection
 from p2ptrain.step_normalization.unnormalized import Unnormalized
+from p2ptrain.sync import SECURE
 from p2ptrain.sync.base import RoundResult
 from p2ptrain.tasks import EXTERNAL
 from p2ptrain.training import Learner
@@ -37,6 +38,11 @@ def check_visits(config: Config) -> None:
         (
             bool(config.sync.residency),
             "sync.residency: visitors take the model out of its region, unrecorded",
+        ),
+        (
+            config.sync.spec().averager == SECURE,
+            f"sync.strategy={config.sync.strategy}: visitors would be given the model of this node, of which nobody is "
+            "to see more than sums",
         ),
         (config.sync.spec().steps_anchor, f"sync.strategy={config.sync.strategy}, which averages gradients"),
     ):

@@ -36,8 +36,11 @@ from p2ptrain.sync.base import (
     TakesInnerState,
     UpdateEncoder,
 )
+from p2ptrain.sync.fixed_point import Words_d
 from p2ptrain.sync.group_allreduce import GroupAllReduce
+from p2ptrain.sync.group_sum import GroupSum
 from p2ptrain.sync.regional import RegionalStrategy
+from p2ptrain.sync.secure_average import SecureAverage
 from p2ptrain.sync.vectors import ByteSource, to_bytes, view_of
 
 NOTHING_YET = -1
@@ -302,6 +305,72 @@ class LyingMember(Byzantine):
         return self.finish(theta_d, group, parts, round=round)
 
 
+class LyingSecureMember(Byzantine):
+    """The same for secure sums: what it adds to its group's sum is the lie, cut to the clipping range as anything is.
+    In the protocol it is honest."""
+
+    def __init__(
+        self,
+        inner: SecureAverage,
+        attack: VectorAttack | ModelAttack,
+        *,
+        generator: torch.Generator | None = None,
+        from_round: int = 0,
+    ) -> None:
+        super().__init__(inner, attack, generator=generator, from_round=from_round)
+        self._inner_sum = inner
+
+    def groups(self, peers: Collection[str], *, round: int) -> list[list[str]]:
+        """Do as the honest strategy does."""
+        return self._inner_sum.groups(peers, round=round)
+
+    def width(self, members: int) -> int:
+        """As the honest strategy's."""
+        return self._inner_sum.width(members)
+
+    @property
+    def owners(self) -> int:
+        """As the honest strategy's."""
+        return self._inner_sum.owners
+
+    @property
+    def clipped_share(self) -> float:
+        """As the honest strategy's."""
+        return self._inner_sum.clipped_share
+
+    def pack(self, theta_d: torch.Tensor, *, round: int, members: int) -> Words_d:
+        """Return the lie as whole numbers; a model that is not finite is cut to the range."""
+        words_v = self._inner_sum.pack(theta_d, round=round, members=members)
+        if round < self._from_round:
+            return words_v
+        lie_d = torch.nan_to_num(self._lie(theta_d, NOTHING_YET))
+        return self._inner_sum.encoded(lie_d, round=round, members=members)[0]
+
+    def published(self, total: GroupSum) -> bytes:
+        """Do as the honest strategy does."""
+        return self._inner_sum.published(total)
+
+    def published_size(self, members: int) -> int:
+        """As the honest strategy's."""
+        return self._inner_sum.published_size(members)
+
+    def read(self, payload: bytes, members: Sequence[str]) -> GroupSum:
+        """Do as the honest strategy does."""
+        return self._inner_sum.read(payload, members)
+
+    def finish_(self, theta_d: torch.Tensor, sums: Mapping[int, GroupSum], own: int, *, round: int) -> RoundResult:
+        """Do as the honest strategy does."""
+        return self._inner_sum.finish_(theta_d, sums, own, round=round)
+
+    def snapshot(self) -> bytes:
+        """Return the honest strategy's: an anchor that is not the others' would be seen."""
+        return self._inner_sum.snapshot()
+
+    def snapshot_view(self) -> memoryview:
+        """Return the same, without a copy."""
+        return self._inner_sum.snapshot_view()
+
+
 def liar_of(
     inner: SyncStrategy,
     attack: VectorAttack | ModelAttack,
@@ -311,6 +380,8 @@ def liar_of(
 ) -> Byzantine:
     """Return a strategy that lies as its kind does, from `from_round` on. ValueError where it does not show its
     vectors."""
+    if isinstance(inner, SecureAverage):
+        return LyingSecureMember(inner, attack, generator=generator, from_round=from_round)
     if isinstance(inner, GroupAllReduce):
         return LyingMember(inner, attack, generator=generator, from_round=from_round)
     if isinstance(inner, AllReduceStrategy):

@@ -75,6 +75,10 @@ class SecureStrategy(SyncStrategy, Protocol):
     def width(self, members: int) -> int:
         """Return the bits of a masked value in a group of so many."""
 
+    @property
+    def owners(self) -> int:
+        """Return how many members sum each part of a group's vector."""
+
     def pack(self, theta_d: torch.Tensor, *, round: int, members: int) -> Words_d:
         """Return what own model adds to the sum of a group of so many, uint32 (values,). The model is not to be changed
         until `finish`. ValueError when it is not finite: own training has diverged."""
@@ -105,6 +109,9 @@ def method(
     clipping_range: Annotated[float, "Largest move of a parameter that is told in a round: more is told later."] = 0.1,
     bits: Annotated[int, "Bits of a value in fixed point, before it is summed."] = 16,
     refresh: Annotated[int, "Rounds in which all of the anchor has travelled as well: a share of it in each."] = 64,
+    owners: Annotated[
+        int, "Members that sum each part: with 3 a lying one is outvoted, and each reads 3 times as much."
+    ] = 1,
     members: Annotated[int, "Members that the run has at least: with f above 0, (2f + 1) group or more."] = 0,
 ) -> StrategySpec:
     """Differences summed under masks, in groups."""
@@ -116,8 +123,12 @@ def method(
         )
     if refresh < 1:
         raise ValueError(f"refresh must be at least 1, not {refresh}")
+    if not 1 <= owners <= group:
+        raise ValueError(f"owners must be 1 to {group}, the least members of a group, not {owners}")
     check_fixed_point(clipping_range, bits, 2 * group - 1)
-    settings = SecureSettings(group=group, clipping_range=clipping_range, bits=bits, refresh=refresh, members=members)
+    settings = SecureSettings(
+        group=group, clipping_range=clipping_range, bits=bits, refresh=refresh, owners=owners, members=members
+    )
     return StrategySpec(
         name="secure_average",
         models=partial(_build, settings),
@@ -140,6 +151,7 @@ class SecureSettings:
     clipping_range: float
     bits: int
     refresh: int
+    owners: int
     members: int
 
     def codec(self, members: int) -> FixedPoint:
@@ -183,7 +195,7 @@ def _check_members(settings: SecureSettings, config: SyncConfig) -> None:
 def _run_key(settings: SecureSettings, config: SyncConfig) -> str:
     """Members who encode, group or aggregate otherwise would come to other anchors."""
     rule = (config.aggregator, config.f, *sorted(config.rule_options().items()))
-    chosen = (settings.group, settings.clipping_range, settings.bits, settings.refresh, *rule)
+    chosen = (settings.group, settings.clipping_range, settings.bits, settings.refresh, settings.owners, *rule)
     outer = (config.outer, *sorted(config.outer_options().items()))
     return " ".join(map(str, (config.strategy, *chosen, *outer)))
 
@@ -240,12 +252,22 @@ class SecureAverage(ModelAveraging):
         """Return how far the model moved as whole numbers, and a share of the anchor. ValueError when not finite."""
         self._check_shape(theta_d)
         check_model(theta_d)
+        words_v, clipped = self.encoded(theta_d, round=round, members=members)
+        self.clipped_share = clipped / self._numel
+        self._packed = _Packed(words_v, self.settings.codec(members))
+        return words_v
+
+    def encoded(self, theta_d: torch.Tensor, *, round: int, members: int) -> tuple[Words_d, int]:
+        """Return what is summed of a model, which may be a lie, and how many of its values were cut; nothing
+        changes."""
         codec = self.settings.codec(members)
         told = codec.encode(theta_d - self.anchor_d + self.residual_d, self.rounding)
-        self.clipped_share = told.clipped / self._numel
-        words_v = np.concatenate([told.words_d, codec.wrap(self.anchor_d[self._refreshed(round)])])
-        self._packed = _Packed(words_v, codec)
-        return words_v
+        return np.concatenate([told.words_d, codec.wrap(self.anchor_d[self._refreshed(round)])]), told.clipped
+
+    @property
+    def owners(self) -> int:
+        """Return how many members sum each part of a group's vector."""
+        return self.settings.owners
 
     def published(self, total: GroupSum) -> bytes:
         """Return a whole sum as bytes, the same at all who have it. ValueError where some of it is missing."""

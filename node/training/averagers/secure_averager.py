@@ -29,6 +29,7 @@ from node.training.node import Node
 from p2ptrain.compress.base import PayloadError
 from p2ptrain.sync import GroupSum, RoundResult, SecureStrategy, SyncStrategy
 from p2ptrain.sync.fixed_point import Words_d
+from p2ptrain.sync.packing import LEAST_PART_BYTES, part_bytes_for
 
 SUM_CODEC: Final = "secure_sum"
 """The codec that a header names whose payload is a group's sum."""
@@ -133,7 +134,9 @@ class SecureAverager:
                 members=tuple(map(PeerId, groups.mine)),
                 round=node.state.round,
                 count=words_v.size,
-                bits=self._strategy.width(len(groups.mine)),
+                bits=(width := self._strategy.width(len(groups.mine))),
+                owners=self._strategy.owners,
+                chunk_bytes=part_bytes_for(words_v.size * width // 8, LEAST_PART_BYTES),
             )
             opened = await node.service.sum_securely(group, words_v, gather_s=GATHER_SHARE * seconds, timeout_s=seconds)
         except LocalError as error:  # nothing was opened, or this round was begun before a restart
