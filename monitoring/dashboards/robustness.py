@@ -52,6 +52,34 @@ REGIONS = Row(
     ),
 )
 
+SECURE = Row(
+    title="Secure sums",
+    panels=(
+        Panel(
+            title="Members in the secure sum",
+            help="Of the own group. 0: nothing was opened, or the strategy has no secure sums: "
+            "docs/how-to/secure-aggregation.md.",
+            queries=(Query("p2ptrain_secure_survivors"),),
+        ),
+        Panel(
+            title="Groups with a secure sum",
+            help="Groups whose sums were here when the newest round closed.",
+            queries=(Query("p2ptrain_secure_groups"),),
+        ),
+        Panel(
+            title="Clipped share",
+            help="Share of own values beyond sync.clipping_range. Above 0.01 for long: give the run a larger range.",
+            unit="percentunit",
+            queries=(Query("p2ptrain_secure_clipped_share"),),
+        ),
+        Panel(
+            title="Secure rounds a minute",
+            help="By what they came to. `kept`: own values stay, and the event secure_round says why.",
+            queries=(Query("60 * rate(p2ptrain_secure_rounds_total[5m])", "{{node}} {{result}}"),),
+        ),
+    ),
+)
+
 REFUSED = Row(
     title="Refused",
     panels=(
@@ -144,5 +172,5 @@ DASHBOARD = Dashboard(
     name="robustness",
     title="p2ptrain: Robustness and trust",
     help="Can liars affect the model, who is refused and why, how fresh are the averaged models?",
-    rows=(PROMISE, REGIONS, REFUSED, FRESH),
+    rows=(PROMISE, REGIONS, SECURE, REFUSED, FRESH),
 )

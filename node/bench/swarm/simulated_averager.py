@@ -9,8 +9,9 @@ from node.bench.swarm.byzantine_nodes import EdgeLies
 from node.bench.swarm.simulated_allreduce import SimulatedAllReduce
 from node.bench.swarm.simulated_gossip import SimulatedGossip
 from node.bench.swarm.simulated_node import SimulatedNode
+from node.bench.swarm.simulated_secure import SimulatedSecure
 from node.bench.swarm.traffic import Traffic
-from p2ptrain.sync import ALLREDUCE, GOSSIP, RoundResult, SyncConfig
+from p2ptrain.sync import ALLREDUCE, GOSSIP, SECURE, RoundResult, SyncConfig
 
 
 class SimulatedAverager(Protocol):
@@ -35,4 +36,6 @@ def averager_of(
         return SimulatedGossip(honest, liars, traffic=traffic, edge_lies=edge_lies)
     if averager == ALLREDUCE:
         return SimulatedAllReduce(honest, liars, traffic=traffic)
+    if averager == SECURE:
+        return SimulatedSecure(honest, liars, traffic=traffic)
     raise ValueError(f"rounds that the averager {averager!r} closes cannot be simulated: p2ptrain up runs real nodes")

@@ -20,7 +20,7 @@ from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
 from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum, default_threshold
 from gossip.updates.certified_payload import Certificate
-from node.events.event_types import SecureRound
+from node.events.event_types import KEPT, OPENED, SecureRound, WarningEvent
 from node.training.averagers.allreduce_averager import MARK, MARK_CODEC
 from node.training.divergence import diverged, why_refused
 from node.training.executors import SideWork
@@ -44,6 +44,11 @@ GATHER_SHARE: Final = 0.4
 LEAST_S: Final = 4.0
 """Seconds that a round's closing gets at least, however short phases are: twice those of an all-reduce
 (allreduce_averager.py), which has two stages."""
+
+
+CLIPPED_TOLD: Final = 0.01
+"""Share of values beyond the clipping range from which the operator is told. Chosen: what is cut is told in later
+rounds, and one value in a hundred delays little."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +75,8 @@ class SecureAverager:
         if not isinstance(strategy, SecureStrategy):
             raise ValueError(f"the strategy {strategy.name!r} names the averager secure, and has no secure sums")
         self._strategy = strategy
+        self._clips = False
+        """Whether many values are beyond the clipping range, as last told."""
 
     def least_s(self, node: Node) -> float:
         """Return `LEAST_S`: nobody fetches updates, so there is nothing to time."""
@@ -105,7 +112,22 @@ class SecureAverager:
                 finish = partial(self._strategy.finish_, phase.theta_d, sums, groups.own, round=round)
                 result = await node.executor.offload(finish, work=SideWork.AGGREGATE)
         node.journal.emit(self._event(round, groups, sums, why))
+        self._check_clipping(node)
         return view, result
+
+    def _check_clipping(self, node: Node) -> None:
+        """Tell the operator once that many values are cut, and once that few are again."""
+        share = self._strategy.clipped_share
+        if (share >= CLIPPED_TOLD) == self._clips:
+            return
+        self._clips = not self._clips
+        message = "few values are beyond sync.clipping_range any more"
+        if self._clips:
+            message = (
+                f"{share:.1%} of the values were beyond sync.clipping_range, and are told in later rounds: "
+                "give the run a larger range, fewer steps a round, or a lower learning rate"
+            )
+        node.journal.emit(WarningEvent(message=message, about="clipping", recovered=not self._clips))
 
     def _groups(self, node: Node) -> _Groups:
         """The groups among the members that are there, as all of them find them."""
@@ -186,7 +208,7 @@ class SecureAverager:
             groups=len(groups.groups),
             groups_here=len(sums),
             clipped_share=self._strategy.clipped_share,
-            opened=own is not None,
+            result=KEPT if own is None else OPENED,
             why=why or None,
         )
 
