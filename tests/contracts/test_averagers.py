@@ -14,8 +14,11 @@ from node.training.averagers.averager_registry import AVERAGERS
 from p2ptrain.registry import UnknownMemberError
 from p2ptrain.sync import SYNC_STRATEGIES, SyncConfig, SyncStrategy, averages_gradients, build
 
-STRATEGY: Final = {"gossip": "tracked_gossip", "allreduce": "moshpit"}
+STRATEGY: Final = {"gossip": "tracked_gossip", "allreduce": "moshpit", "secure": "secure_average"}
 """One for each averager."""
+
+MEMBERS: Final = {"gossip": 3, "allreduce": 3, "secure": 5}
+"""Of a swarm that one may leave: secure sums are of four at least. A group of `moshpit` has four at most."""
 
 every_averager = pytest.mark.parametrize("name", AVERAGERS.names())
 
@@ -47,7 +50,7 @@ def test_a_strategy_that_it_cannot_close_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match="'tracked_gossip' names the averager allreduce, and has no parts") as caught:
         AVERAGERS.get("allreduce", strategy=strategy_of("tracked_gossip"))
     assert "\n" not in str(caught.value)
-    with pytest.raises(UnknownMemberError, match="there are: allreduce, gossip"):
+    with pytest.raises(UnknownMemberError, match="there are: allreduce, gossip, secure"):
         AVERAGERS.get("carrier_pigeon", strategy=strategy_of("tracked_gossip"))
 
 
@@ -59,16 +62,16 @@ def test_it_says_what_it_fetches(name: str) -> None:
 
 @pytest.mark.slow
 @every_averager
-async def test_three_close_their_rounds_together(
+async def test_members_close_their_rounds_together(
     name: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with swarm(tmp_path) as members:
-        for number in range(3):
-            await members.start(f"n{number}", wait_for=2, **of(name))
+        for number in range(MEMBERS[name]):
+            await members.start(f"n{number}", wait_for=MEMBERS[name] - 1, **of(name))
         await members.finished()
         for member in members.members.values():
             assert rounds_of(member) == [1, 2, 3, 4]
-            assert max(fields["members"] for fields in member.told("round")) == 3
+            assert max(fields["members"] for fields in member.told("round")) == MEMBERS[name]
             assert not member.told("rejected")
             assert not member.node.strategy_lock.locked()
             assert member.node.averager.least_s(member.node) >= 0.0
@@ -94,15 +97,17 @@ async def test_who_dies_in_the_middle_stops_nobody(
     name: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with swarm(tmp_path) as members:
-        for number in range(3):
-            await members.start(f"n{number}", wait_for=2, **of(name, train={"rounds": 12, "eval_every": 12}))
+        for number in range(MEMBERS[name]):
+            settings = of(name, train={"rounds": 12, "eval_every": 12})
+            await members.start(f"n{number}", wait_for=MEMBERS[name] - 1, **settings)
         await reached(members.members["n0"], 3)
-        members.members["n2"].kill()
-        await members.finished("n0", "n1")
-        for survivor in ("n0", "n1"):
+        *survivors, last = list(members.members)
+        members.members[last].kill()
+        await members.finished(*survivors)
+        for survivor in survivors:
             member = members.members[survivor]
             assert rounds_of(member)[-1] == 12
-            assert member.told("round")[-1]["members"] == 2
+            assert member.told("round")[-1]["members"] == MEMBERS[name] - 1
 
 
 @pytest.mark.slow
@@ -112,7 +117,7 @@ async def test_the_strategy_is_free_while_peers_are_waited_for(
 ) -> None:
     """A neighbour's snapshot is asked for at any time: whoever waits for the network must not hold the lock."""
     async with swarm(tmp_path) as members:
-        for number in range(2):
+        for number in range(2 if name != "secure" else MEMBERS[name]):
             await members.start(f"n{number}", wait_for=1, **of(name, train={"rounds": 12, "eval_every": 12}))
         node, other = (members.members[name].node for name in ("n0", "n1"))
         await reached(members.members["n0"], 2)

@@ -111,3 +111,15 @@ def test_large_vectors_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
     cut = FixedPoint(0.1, 12, 4).encode(x_d, source(1))
     np.testing.assert_array_equal(whole.words_d, cut.words_d)
     assert whole.clipped == cut.clipped > 0
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1), members=st.integers(4, 64), bits=st.integers(2, 26), added=st.integers(0, 2**32 - 1)
+)
+def test_whatever_a_liar_adds_the_mean_stays_within_the_range(seed: int, members: int, bits: int, added: int) -> None:
+    """Masked values have room for a whole sum: one member's may be any of that."""
+    codec = FixedPoint(0.5, bits, members)
+    honest = [codec.encode(x_d, source(seed)).words_d for x_d in vectors(seed, members - 1, 0.3)]
+    total_d = np.sum(honest, axis=0, dtype=np.uint64) + np.uint64(added % (1 << codec.width))
+    mean_d = codec.mean((total_d % (1 << codec.width)).astype(np.uint32), members)
+    assert float(mean_d.abs().max()) <= 0.5 * (1 + 1e-6)
