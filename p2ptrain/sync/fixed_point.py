@@ -113,8 +113,8 @@ class FixedPoint:
         return Encoded(word_d, clipped)
 
     def mean(self, sum_d: Words_d, counted: int) -> torch.Tensor:
-        """Return the mean fp32 (d,) of `counted` members' values from their sum. A sum that no honest values have, since
-        nobody sees what a liar adds, is taken for the largest that they may have."""
+        """Return the mean fp32 (d,) of `counted` members' values from their sum. Nobody sees what a liar adds: a
+        sum that honest values cannot have is taken for their largest."""
         possible_d = np.minimum(sum_d, np.uint64(counted * self.levels))
         mean_d = possible_d.astype(np.float64) * (self.step / counted) - self.clipping_range
         return torch.from_numpy(mean_d.astype(np.float32))

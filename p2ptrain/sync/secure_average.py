@@ -14,9 +14,10 @@ in no message.
 drawn from the initial model's digest and the round's number. Fewer than `group` members exchange nothing: that number
 is a promise of privacy, and holds in every round. Who is with whom is public, and can be foreseen, by liars too.
 
-**Liars.** Nobody sees what a member adds, so it may set its group's mean to anything within the range R, and to nothing
-beyond. The robust rule runs over the means of the groups: with f liars, each in another group at the worst, (2f + 1) groups are needed, hence n >= (2f + 1) group. With fewer means in a round nothing moves. All members
-read the means of all groups; each counts when as many of its members as open a sum have signed the same one.
+**Liars.** Nobody sees what a member adds, so it may set its group's mean to anything within the range R, and to
+nothing beyond. The robust rule runs over the means of the groups: with f liars, each in another group at the worst,
+(2f + 1) groups are needed, hence n >= (2f + 1) group. With fewer means in a round nothing moves. All members read the
+means of all groups; each counts when as many of its members as open a sum have signed the same one.
 
 **Apart and together.** Where a round did not open, or not for this member, own values and own anchor stay, and all that
 was learned is told in the next one. Anchors that came apart so are brought together as in `allreduce`: in `refresh`
