@@ -31,6 +31,8 @@ class CertifiedPayload:
     def __init__(self, wanted: Certificate) -> None:
         self.wanted = wanted
         self._signed: dict[PeerId, Digest] = {}
+        self._passed: set[PeerId] = set()
+        """Who is in a later round, and has not signed: its link of this one is not seen any more."""
 
     def learn(self, links: Mapping[PeerId, UpdateHeader | None]) -> None:
         """Take the newest link of each peer. Those of other rounds, codecs, sizes and peers count for nothing."""
@@ -38,6 +40,8 @@ class CertifiedPayload:
             link = links.get(peer)
             if link is not None and self._fits(link):
                 self._signed.setdefault(peer, link.address)
+            elif link is not None and self._is_beyond(link):
+                self._passed.add(peer)
 
     @property
     def signers(self) -> dict[Digest, list[PeerId]]:
@@ -55,8 +59,14 @@ class CertifiedPayload:
         counts: dict[Digest, int] = {}
         for address in self._signed.values():
             counts[address] = counts.get(address, 0) + 1
-        silent = sum(peer in here and peer not in self._signed for peer in self.wanted.peers)
+        may_sign = set(here) - self._signed.keys() - self._passed
+        silent = sum(peer in may_sign for peer in self.wanted.peers)
         return max(counts.values(), default=0) + silent < self.wanted.threshold
+
+    def _is_beyond(self, link: UpdateHeader) -> bool:
+        """Whether nothing of the round follows this link: a chain's base names the round that its author enters."""
+        closed = link.body.round if link.body.kind == "delta" else link.body.round - 1
+        return closed >= self.wanted.round
 
     def _fits(self, link: UpdateHeader) -> bool:
         body = link.body

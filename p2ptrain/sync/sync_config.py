@@ -85,7 +85,8 @@ class SyncConfig:
 
     strategy: str = "tracked_gossip"
     """Who averages what with whom: tracked_gossip, allreduce, async, des_loc, diloco, heloco, streaming, gossip_pga,
-    mime, moshpit, noloco, sparse_loco, sparta, or a plug-in; docs/methods.md says which to choose when."""
+    mime, moshpit, noloco, secure_average, sparse_loco, sparta, or a plug-in; docs/methods.md says which to choose
+    when."""
     compressor: str = _OWN
     """What travels. q2 for tracked_gossip: two bits cost nothing measurable in loss."""
     gamma: float | None = None

@@ -53,10 +53,27 @@ def test_the_first_link_of_a_round_counts() -> None:
     assert not certified.signers, "three have signed another one before, and four are too few"
 
 
+def test_who_enters_the_round_may_still_sign_it() -> None:
+    """A chain begins with a link that names the round that is entered."""
+    certified = CertifiedPayload(wanted())
+    body = UpdateHeaderBody(round=3, kind="genesis", genesis=NO_DIGEST)
+    for peer in PEERS:
+        base = UpdateHeader(
+            peer=peer, epoch=0, seq=0, digest=NO_DIGEST, prev=NO_DIGEST, address=NO_DIGEST, body=body, raw=b""
+        )
+        certified.learn({peer: base})
+    assert not certified.is_hopeless(PEERS)
+    certified.learn({peer: link(peer) for peer in PEERS})
+    assert certified.signers
+
+
 def test_it_is_given_up_when_too_few_can_sign_alike() -> None:
     certified = CertifiedPayload(wanted())
     assert not certified.is_hopeless(PEERS)
     assert certified.is_hopeless(PEERS[:4])
+    later = CertifiedPayload(wanted())
+    later.learn({peer: link(peer, round=4) for peer in PEERS[:3]})
+    assert later.is_hopeless(PEERS), "who is further on signs nothing of this round"
     certified.learn({peer: link(peer, FALSE) for peer in PEERS[:2]})
     assert not certified.is_hopeless(PEERS)
     certified.learn({PEERS[2]: link(PEERS[2], digest_of(b"other"))})

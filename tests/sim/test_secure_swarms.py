@@ -136,3 +136,24 @@ async def test_three_groups_with_a_sign_flipper_in_one_stay_together(
             assert all(fields["robust_margin"] >= 0 for fields in node.told("round"))
         assert all(torch.equal(anchor_d, anchors(nodes)[1]) for anchor_d in anchors(nodes[1:]))
         assert mean_loss(nodes[1:]) < 0.9 * nodes[1].node.journal.first["eval_loss"]
+
+
+@pytest.mark.thorough
+async def test_a_newcomer_takes_the_anchor_and_belongs_to_a_group(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """One of them protects its data beside: what it masks is noised already."""
+    private = {"privacy": {"privatizer": "update", "noise": 0.01, "clip": 1.0}}
+    async with swarm(tmp_path) as members:
+        nodes = [
+            await members.start(f"n{number}", wait_for=3, **settings(14), **(private if number == 0 else {}))
+            for number in range(4)
+        ]
+        await trio.sleep(4 * PHASE)
+        late = await members.start("late", wait_for=4, **settings(14))
+        await members.finished()
+        assert late.told("joined")
+        assert {fields["survivors"] for fields in sums(late)} >= {5}
+        assert [fields["survivors"] for fields in sums(nodes[1])][-1] == 5
+        assert nodes[0].node.privacy is not None
+        assert torch.equal(late.node.strategy.anchor_d, nodes[1].node.strategy.anchor_d)

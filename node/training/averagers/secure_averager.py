@@ -150,6 +150,9 @@ class SecureAverager:
         if not groups.mine:
             there = len(node.service.members(node.state.round)) + 1
             return None, f"{there} members are there, fewer than a secure group has"
+        ahead = node.service.swarm_round()
+        if ahead is not None and ahead > node.state.round:
+            return None, "the others have closed this round"
         seconds = SUM_SHARE * max(0.0, ends_at - trio.current_time())
         try:
             group = SecureGroup(
