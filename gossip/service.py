@@ -80,8 +80,8 @@ from gossip.transport.base import Transport
 from gossip.transport.throttled import within
 from gossip.transport.wire_bytes import WireBytes
 from gossip.updates.announcer_task import Announcer
-from gossip.updates.certified_payload import Certificate
-from gossip.updates.certified_payload_task import pull_certified
+from gossip.updates.certified_payload import PayloadQuorum
+from gossip.updates.certified_payload_task import CertifiedPayloads
 from gossip.updates.follower_task import Followers
 from gossip.updates.layer_plan_task import LayerWait
 from gossip.updates.pauses_task import say_paused
@@ -160,6 +160,7 @@ class GossipService(Handlers):
         )
         self._allreducer = AllReducer(self._context, identity, engine.traffic)
         self._summer = SecureSummer(self._context, identity, engine.traffic, sums_begun)
+        self._certified = CertifiedPayloads(self._context, engine.traffic)
         self._regional = RegionalExchange(
             self._context,
             identity,
@@ -341,12 +342,10 @@ class GossipService(Handlers):
         """
         return await self._summer.run(group, values, gather_s=gather_s, timeout_s=timeout_s)
 
-    async def pull_certified(self, wanted: Certificate, *, timeout_s: float) -> bytes | None:
+    async def pull_certified(self, wanted: PayloadQuorum, *, timeout_s: float) -> bytes | None:
         """Return the payload of a round that enough of some neighbours have published alike, from one of them; None
         where it does not come in time, or cannot."""
-        return await pull_certified(
-            self._context, self._engine.traffic.received(snapshot=False), wanted, timeout_s=timeout_s
-        )
+        return await self._certified.pull(wanted, timeout_s=timeout_s)
 
     async def missed_parts(self, *, timeout_s: float) -> list[ReducedPart]:
         """Return the reduced parts of the last exchange that did not come in its time, and come now: as far as their

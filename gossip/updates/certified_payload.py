@@ -13,7 +13,7 @@ from gossip.core.statements import UpdateHeader
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certificate:
+class PayloadQuorum:
     """What is to be certified: the payload of a round that `threshold` of these peers publish alike, read by `codec`,
     of exactly `size` bytes."""
 
@@ -28,7 +28,7 @@ class CertifiedPayload:
     """Counts the signatures on the payloads of one round. A peer signs once: its first link of the round counts, as a
     second one is an equivocation or a later state."""
 
-    def __init__(self, wanted: Certificate) -> None:
+    def __init__(self, wanted: PayloadQuorum) -> None:
         self.wanted = wanted
         self._signed: dict[PeerId, Digest] = {}
         self._passed: set[PeerId] = set()

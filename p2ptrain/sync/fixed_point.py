@@ -40,7 +40,7 @@ class UniformSource(Protocol):
         """Return `count` independent numbers in [0, 1)."""
 
 
-class Encoded(NamedTuple):
+class EncodedWords(NamedTuple):
     """A vector as whole numbers."""
 
     words_d: Words_d
@@ -98,7 +98,7 @@ class FixedPoint:
         """Return by how much a value grows with its whole number."""
         return 2 * self.clipping_range / self.levels
 
-    def encode(self, x_d: torch.Tensor, source: UniformSource) -> Encoded:
+    def encode(self, x_d: torch.Tensor, source: UniformSource) -> EncodedWords:
         """Round a vector fp32 (d,) to whole numbers at random, without bias. ValueError where it is not finite."""
         value_d = x_d.numpy()
         word_d, clipped = np.empty(value_d.size, np.uint32), 0
@@ -110,7 +110,7 @@ class FixedPoint:
             scaled_c = (np.clip(value_c, -self.clipping_range, self.clipping_range) + self.clipping_range) / self.step
             rounded_c = np.floor(scaled_c + source.uniforms(value_c.size))
             word_d[start : start + AT_ONCE] = np.minimum(rounded_c, self.levels)
-        return Encoded(word_d, clipped)
+        return EncodedWords(word_d, clipped)
 
     def mean(self, sum_d: Words_d, counted: int) -> torch.Tensor:
         """Return the mean fp32 (d,) of `counted` members' values from their sum. Nobody sees what a liar adds: a

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from gossip.core.digests import NO_DIGEST, digest_of
 from gossip.core.ids import PeerId
 from gossip.core.statements import UpdateHeader, UpdateHeaderBody
-from gossip.updates.certified_payload import Certificate, CertifiedPayload
+from gossip.updates.certified_payload import CertifiedPayload, PayloadQuorum
 
 PEERS = tuple(PeerId(f"peer{place}") for place in range(7))
 THRESHOLD = 5
 TRUE, FALSE = digest_of(b"true"), digest_of(b"false")
 
 
-def wanted() -> Certificate:
-    return Certificate(peers=PEERS, round=3, codec="secure_sum", size=100, threshold=THRESHOLD)
+def wanted() -> PayloadQuorum:
+    return PayloadQuorum(peers=PEERS, round=3, codec="secure_sum", size=100, threshold=THRESHOLD)
 
 
 def link(

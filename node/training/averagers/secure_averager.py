@@ -19,7 +19,7 @@ from gossip.core.api import Fetch, RoundView
 from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
 from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum, default_threshold
-from gossip.updates.certified_payload import Certificate
+from gossip.updates.certified_payload import PayloadQuorum
 from node.events.event_types import KEPT, OPENED, SecureRound, WarningEvent
 from node.training.averagers.allreduce_averager import MARK, MARK_CODEC
 from node.training.divergence import diverged, why_refused
@@ -186,7 +186,7 @@ class SecureAverager:
         return sums
 
     async def _certified(self, node: Node, members: Sequence[str], ends_at: float) -> GroupSum | None:
-        certificate = Certificate(
+        certificate = PayloadQuorum(
             peers=tuple(map(PeerId, members)),
             round=node.state.round,
             codec=SUM_CODEC,
