@@ -16,7 +16,7 @@ from node.bench.swarm.simulation import Swarm
 from node.config.schema import from_raw
 from node.system.errors import UsageError
 from p2ptrain import attacks, step_schedules, tasks
-from p2ptrain.sync import ALLREDUCE, SYNC_STRATEGIES, averages_gradients
+from p2ptrain.sync import ALLREDUCE, SECURE, SYNC_STRATEGIES, averages_gradients
 from p2ptrain.tasks import Shard, Task
 from p2ptrain.training import Trainer
 from p2ptrain.training.anchor_optimizer import AnchorOptimizer
@@ -155,9 +155,17 @@ def test_every_strategy_learns(name):
     row = measure(recipe("train.epsilon=1e-8", strategy=name, **quick))
     assert not row["diverged"]
     assert row["eval_loss"] < 0.8 * row["eval_loss_first"]
-    if SYNC_STRATEGIES.get(name).averager == ALLREDUCE:
+    if SYNC_STRATEGIES.get(name).averager in (ALLREDUCE, SECURE):
         # Pairs send a vector; groups of four send 3/2 of one, by turns with pairs where there are more.
-        each = {"noloco": 1.0, "moshpit": 1.5, "allreduce": 1.5, "mime": 1.5, "des_loc": 1.5, "sparta": 1.5}[name]
+        each = {
+            "noloco": 1.0,
+            "moshpit": 1.5,
+            "allreduce": 1.5,
+            "mime": 1.5,
+            "des_loc": 1.5,
+            "sparta": 1.5,
+            "secure_average": 1.5,
+        }[name]
         assert row["sent_bits"] == pytest.approx(each * row["published_bits"], rel=1e-4)
     else:
         assert row["sent_bits"] == pytest.approx(3 * row["published_bits"], rel=1e-4)
