@@ -28,7 +28,7 @@ from node.roles.assembly import NodeContext, make_node, own_trainer
 from node.roles.privacy_check import privacy_budget
 from node.roles.trainer import live
 from node.swarm import credentials
-from node.system.run_dir import CROSSINGS, IDENTITY
+from node.system.run_dir import CROSSINGS, IDENTITY, SUMS_BEGUN
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.executors import InlineExecutor
 from node.training.manifest_updates import follow_manifests
@@ -168,6 +168,7 @@ class Swarm:
             private=held.private,
             reads_device=None if machine is None else lambda *_: partial(_at_once, machine),
             recorder=CrossingLog(folder / CROSSINGS, clock=trio.current_time),
+            sums_begun=folder / SUMS_BEGUN,
             privacy=life.enter_context(privacy_budget(config, folder, emit)) if trainer_of is None else None,
         )
         with ExitStack() as failing:
