@@ -13,6 +13,7 @@
     [budget]   how much of this machine it may take
     [selection]  whose updates this node fetches first
     [privacy]  what of this node's data the model may tell
+    [personal] a second model of this node's own
 
 `load` merges files in their order, then `--set section.key=value`, and turns every mistake into a UsageError of one
 line. It imports the learning package (and with it torch): commands import this module when they run, not before.
@@ -33,6 +34,7 @@ from node.config.auto_rate import refuse_auto
 from node.config.budget_section import BudgetConfig
 from node.config.config_members import check_members
 from node.config.participation_section import ParticipationConfig, gathered
+from node.config.personal_section import PersonalConfig
 from node.config.privacy_section import PrivacyConfig
 from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, check_addresses, merged, role_in
 from node.config.selection_section import SelectionConfig
@@ -106,6 +108,7 @@ class Config(BaseModel):
     budget: BudgetConfig = BudgetConfig()
     selection: SelectionConfig = SelectionConfig()
     privacy: PrivacyConfig = PrivacyConfig()
+    personal: PersonalConfig = PersonalConfig()
 
     def to_toml(self) -> str:
         """Write every setting, defaults included, as a file that `load` reads back to the same configuration."""

@@ -47,6 +47,7 @@ from node.metrics.energy import Meter
 from node.privacy.budget import PrivacyBudget
 from node.roles import byzantine
 from node.roles.memory_forecast import genesis_filed_from
+from node.roles.personal_check import check_personal
 from node.roles.privacy_check import check_first_round, check_ledger, check_privacy, private_training
 from node.roles.residency_check import check_residency, residency_of
 from node.system.errors import RunError, UsageError
@@ -91,6 +92,7 @@ from p2ptrain.tasks.sharding import shards_of
 from p2ptrain.training import Learner, Trainer
 from p2ptrain.training.anchor_optimizer import ONE_MATRIX, AnchorOptimizer
 from p2ptrain.training.base import HoldsSlices, TellsInnerState
+from p2ptrain.training.ditto import DittoTrainer
 from p2ptrain.training.flat import vector_pieces
 from p2ptrain.training.late_average import LATE, LateAverage
 
@@ -124,7 +126,13 @@ def own_trainer(config: Config, peer_id: str, *, spend: Spend | None = None) -> 
     attack = byzantine.attack_of(config.attack)
     task = byzantine.poisoned(tasks.get(config.task.name, **config.task.options), attack)
     shard, data_seed = own_data(config, peer_id)
-    trainer = Trainer(task, config.train, shard, data_seed=data_seed, tells=config.sync.spec().wants, privacy=privacy)
+    personal, tells = config.personal.find(), config.sync.spec().wants
+    trainer: Trainer
+    if personal is not None and config.node.role == "trainer":
+        check_personal(config)
+        trainer = DittoTrainer(task, config.train, shard, personal=personal, data_seed=data_seed, tells=tells)
+    else:
+        trainer = Trainer(task, config.train, shard, data_seed=data_seed, tells=tells, privacy=privacy)
     if config.node.micro_batch:
         if whole_batches(task):
             message = f"node.micro_batch is set, and the loss of task {config.task.name} compares a batch's examples"
@@ -207,6 +215,7 @@ def check_runnable(config: Config) -> None:
     check_residency(config)
     check_visits(config)
     check_privacy(config)
+    check_personal(config)
     if "moments" in config.sync.spec().wants:
         _check_moments(config)
     exporters.check(config.monitoring.exporters)

@@ -56,6 +56,12 @@ def _check_settings(config: Config) -> None:
         ),
         (bool(config.participation.names), "pauses: all its ranks would have to pause", "leave out [participation]"),
         (config.privacy.on, f"privacy.privatizer={config.privacy.privatizer}: its ranks share a batch", "leave it out"),
+        (bool(train.local), f"train.local={list(train.local)}: its ranks hold the model in parts", "leave it out"),
+        (
+            config.personal.find() is not None,
+            "personal model: its ranks hold one model in parts",
+            "leave out [personal]",
+        ),
         (config.visits.on, "visitors: its ranks hold the model in parts", "leave out [visits]"),
         (train.drift != "none", f"train.drift={train.drift}", "leave it at none"),
         (

@@ -12,6 +12,7 @@ from node.config.schema import Config
 from node.roles.memory_forecast import memory_forecast
 from node.system import text
 from p2ptrain.tasks import Shard, Task
+from p2ptrain.tasks.base import HoldsOutOwn
 from p2ptrain.training.preflight import Preflight, is_built_in, preflight
 
 BYTES_PER_PARAMETER_GPU: Final = 20
@@ -24,7 +25,16 @@ def check_task(config: Config, task: Task, shard: Shard, *, data_seed: int | Non
     if is_built_in(task):
         return []
     found = preflight(task, config.train, shard, data_seed=data_seed)
-    return [*found.doubts(), *_memory(config, found, nodes)]
+    return [*found.doubts(), *_of_personal(config, task), *_memory(config, found, nodes)]
+
+
+def _of_personal(config: Config, task: Task) -> list[str]:
+    if isinstance(task, HoldsOutOwn) or not (config.train.local or config.personal.find()):
+        return []
+    return [
+        f"the task {task.name} holds nothing out shard by shard (shard_eval_batches): models that stay personal are "
+        "measured on what is held out for all"
+    ]
 
 
 def _memory(config: Config, found: Preflight, nodes: int) -> list[str]:

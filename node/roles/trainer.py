@@ -58,6 +58,7 @@ from node.roles.assembly import (
 from node.roles.budgeting import check_budget, within_budget
 from node.roles.observer import observe, observes
 from node.roles.own_region import keep_region, scope_of, surveyor, with_chosen_region, with_kept_region
+from node.roles.personal_check import check_personal
 from node.roles.port_forwarding import mapper_for
 from node.roles.privacy_check import check_privacy, privacy_budget
 from node.roles.residency_check import residency_in_words
@@ -221,6 +222,7 @@ async def run(
 
     check_budget(config, user_loop=user_loop is not None)
     check_privacy(config, user_loop=user_loop is not None)
+    check_personal(config, user_loop=user_loop is not None)
     config = with_kept_region(config, node_dir)
     held = credentials.load(node_dir, passphrase)
     emit.redact.learn(*held.secrets())

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from p2ptrain.tasks.base import Batch, Shard, TaskError
+from p2ptrain.tasks.base import OWN_SHARD, Batch, Shard, TaskError
 
 Indices = npt.NDArray[np.int64]
 
@@ -59,6 +59,7 @@ class Digits:
 
     name = "digits"
     metric = "nats per digit"
+    units: ClassVar[Mapping[str, str]] = {OWN_SHARD: "nats per digit"}
     optimizer_options: ClassVar[Mapping[str, Mapping[str, object]]] = {"adamw": {"epsilon": EPSILON}}
 
     def __init__(self, partition: str = "iid", alpha: float = 0.3) -> None:
@@ -68,7 +69,7 @@ class Digits:
             raise TaskError(f"alpha must be a positive number, not {alpha}")
         self.partition, self.alpha = partition, alpha
         self.train, self.held_out = _pools()
-        self._shards: dict[int, list[Indices]] = {}  # by count; a node asks for one
+        self._shards: dict[int, tuple[list[Indices], list[Indices]]] = {}  # by count; a node asks for one
 
     def build_model(self) -> nn.Module:
         """64 pixels to 10 logits, with LayerNorm (never BatchNorm: replicas with unequal data are averaged)."""
@@ -94,10 +95,16 @@ class Digits:
 
     def eval_batches(self, limit: int) -> list[Batch]:
         """Return the first `limit` of the held-out 20%, which are in random order."""
-        images, labels = self.held_out
-        end = min(limit, len(labels))
-        spans = [slice(at, min(at + EVAL_BATCH, end)) for at in range(0, end, EVAL_BATCH)]
-        return [(images[span], labels[span]) for span in spans]
+        return _cut(*self.held_out, limit)
+
+    def shard_eval_batches(self, shard: Shard, limit: int) -> list[Batch]:
+        """Return the first `limit` of the held-out digits that are the shard's, whose share of each digit it has in
+        training. None with the partition iid, where all shards would have the same, nor where its shares come to none.
+        """
+        if self.partition == "iid":
+            return []
+        mine = torch.from_numpy(self._dealt(shard)[1])
+        return _cut(self.held_out.images[mine], self.held_out.labels[mine], limit)
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy, in nats per digit."""
@@ -116,21 +123,41 @@ class Digits:
 
     def examples(self, shard: Shard) -> Indices:
         """Indices into `train` of the shard's examples. TaskError when there are more shards than examples."""
+        return self._dealt(shard)[0]
+
+    def _dealt(self, shard: Shard) -> tuple[Indices, Indices]:
+        """The shard's training and held-out examples."""
         if shard.count > len(self.train.labels):
             raise TaskError(f"digits has {len(self.train.labels)} examples; that is too few for {shard.count} shards")
         if shard.count not in self._shards:
-            self._shards = {shard.count: self._deal(shard.count)}
-        return self._shards[shard.count][shard.index % shard.count]
+            self._shards = {shard.count: (self._deal(shard.count), self._deal_held_out(shard.count))}
+        train, held_out = self._shards[shard.count]
+        return train[shard.index % shard.count], held_out[shard.index % shard.count]
 
     def _deal(self, count: int) -> list[Indices]:
         rng = np.random.default_rng(PARTITION_SEED)
-        labels = self.train.labels.numpy()
-        order = rng.permutation(len(labels))
+        order = rng.permutation(len(self.train.labels))
+        return _fill_empty(self._parted(order, self.train.labels, count, rng))
+
+    def _deal_held_out(self, count: int) -> list[Indices]:
+        rng = np.random.default_rng(PARTITION_SEED)
+        rng.permutation(len(self.train.labels))  # so that the shares that follow are those of `_deal`
+        return self._parted(np.arange(len(self.held_out.labels)), self.held_out.labels, count, rng)
+
+    def _parted(self, order: Indices, of: torch.Tensor, count: int, rng: np.random.Generator) -> list[Indices]:
+        """Examples with the labels `of`, by shard."""
+        labels = of.numpy()
         if self.partition == "iid":
             return [order[index::count] for index in range(count)]
         if self.partition == "label":
             return np.array_split(order[np.argsort(labels[order], kind="stable")], count)
-        return _fill_empty(_dirichlet(order, labels, count, self.alpha, rng))
+        return _dirichlet(order, labels, count, self.alpha, rng)
+
+
+def _cut(images: torch.Tensor, labels: torch.Tensor, limit: int) -> list[Batch]:
+    end = min(limit, len(labels))
+    spans = [slice(at, min(at + EVAL_BATCH, end)) for at in range(0, end, EVAL_BATCH)]
+    return [(images[span], labels[span]) for span in spans]
 
 
 def _dirichlet(

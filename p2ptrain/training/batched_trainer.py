@@ -90,6 +90,8 @@ def check_batched(task: Task, config: TrainConfig) -> None:
     _rule(task, config)
     if config.drift != NoCorrection.name:
         raise TaskError(f"models that are stepped together have no drift correction: {config.drift}")
+    if config.local:
+        raise TaskError("models that are stepped together have no local parameters (train.local)")
     if config.grad_accumulation != 1:
         raise TaskError("models that are stepped together accumulate no gradients: raise train.batch_size")
     if config.device not in ("auto", "cpu"):

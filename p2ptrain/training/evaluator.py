@@ -27,9 +27,18 @@ class Evaluator:
     memory, on a CPU, and only while it computes. That and the batches are kept."""
 
     def __init__(
-        self, task: Task, machine: Machine, shell: Callable[[], nn.Module], *, examples: int, shard: Shard
+        self,
+        task: Task,
+        machine: Machine,
+        shell: Callable[[], nn.Module],
+        *,
+        examples: int,
+        shard: Shard,
+        bind: Callable[[torch.Tensor, nn.Module], nn.Module] = bind_parameters,
     ) -> None:
+        """`bind` lends a vector to a shell, which it returns."""
         self._task, self._machine, self._shell, self._examples = task, machine, shell, examples
+        self._bind = bind
         self._shard = shard
         self._micro = MicroBatch(task)
         """Of evaluations alone: without gradients more fits than in a step."""
@@ -63,6 +72,13 @@ class Evaluator:
             except TaskFaultError as fault:
                 return Measures(loss=loss, own=derived, fault=str(fault))
 
+    def own_loss(self, x_d: torch.Tensor) -> float:
+        """Return the mean loss of the model `x_d` (d,) on what the shard holds out for itself, or, where it holds out
+        nothing, on what is held out for all."""
+        with self._bound(x_d) as model:
+            own = self._of_shard(model).get(OWN_SHARD)
+            return self._mean(model, self._held_out()) if own is None else own
+
     def log_probabilities(self, x_d: torch.Tensor) -> torch.Tensor:
         """Return what the model `x_d` (d,) says of the first PROBED held-out examples: log probabilities fp64 (n,
         classes) of PREDICTIONS or fewer. ValueError for a model whose outputs are no logits of its targets; whatever a
@@ -89,7 +105,7 @@ class Evaluator:
             if self._model is None:
                 self._model = self._shell()
             try:
-                yield bind_parameters(x_d, self._model)
+                yield self._bind(x_d, self._model)
             finally:
                 release_parameters(self._model)
 

@@ -8,7 +8,8 @@ number of tensors. The model computes as before: it does not notice.
 import hashlib
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -25,20 +26,24 @@ DECAY_MIN_DIMENSIONS = 2
 
 MATRIX_DIMENSIONS = 2
 
+Named: TypeAlias = Sequence[tuple[str, nn.Parameter]]
+"""Names and parameters that are trained."""
+
 
 class FlatParameters:
-    """Takes a module over: its trainable parameters live in `data_d` from now on, their gradients in `grad_d`.
+    """Takes a module over: its trainable parameters live in `data_d` from now on, their gradients in `grad_d`. With
+    `named`, some of its parameters: these alone.
 
     Raises TaskError when there is nothing to train or a parameter is not a dense floating-point tensor.
     Not thread-safe.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        named = trainable(model)
+    def __init__(self, model: nn.Module, named: Named | None = None) -> None:
+        named = trainable(model) if named is None else named
         self.numel = sum(parameter.numel() for _, parameter in named)
         self.data_d = torch.cat([parameter.detach().reshape(-1).float() for _, parameter in named])
         self.grad_d = torch.zeros_like(self.data_d)
-        self.places = places(model)
+        self.places = places(model, named)
         for place, (_, parameter) in zip(self.places, named, strict=True):
             parameter.data = self.data_d[place.span].view(place.shape)
             parameter.grad = self.grad_d[place.span].view(place.shape)
@@ -92,8 +97,8 @@ def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return named
 
 
-def places(model: nn.Module) -> list[Place]:
-    """Return where each trainable parameter lies in the flat vector.
+def places(model: nn.Module, within: Named | None = None) -> list[Place]:
+    """Return where each trainable parameter lies in the flat vector, or in that of the parameters `within` alone.
 
     Hidden are all matrices but embeddings and the output layer. That one is the last matrix, in a model with no
     embedding; in a model with one, only if it has the same shape: else the embedding is the output layer, too.
@@ -106,7 +111,7 @@ def places(model: nn.Module) -> list[Place]:
         apart.add(id(matrices[-1]))
     found: list[Place] = []
     start = 0
-    for name, parameter in named:
+    for name, parameter in named if within is None else within:
         place = Place(
             name=name,
             span=slice(start, start + parameter.numel()),
@@ -123,11 +128,11 @@ _HASHED_AT_ONCE = 1 << 22
 """Values: no temporary of a matrix's size."""
 
 
-def fingerprint(model: nn.Module) -> bytes:
-    """32 bytes (BLAKE2b) over the names and shapes of the trainable parameters: equal where vectors may be
-    averaged, however the model is wrapped."""
+def fingerprint(model: nn.Module, shared: Named | None = None) -> bytes:
+    """32 bytes (BLAKE2b) over the names and shapes of the trainable parameters, or of those that are `shared`: equal
+    where vectors may be averaged, however the model is wrapped."""
     digest = hashlib.blake2b(digest_size=32)
-    for name, parameter in trainable(model):
+    for name, parameter in trainable(model) if shared is None else shared:
         digest.update(f"{canonical(name)}:{'x'.join(map(str, parameter.shape))}\n".encode())
     return digest.digest()
 

@@ -6,7 +6,7 @@ has the trained parameters, other names of the same ones (tied), and what is not
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from p2ptrain.training.flat import trainable
+from p2ptrain.training.flat import Named, trainable
 
 DTYPES: Final = {
     str(dtype).removeprefix("torch."): dtype
@@ -69,7 +69,7 @@ class StateLayout:
     tied: Mapping[str, str] = field(default_factory=dict)
     """Further names of trained parameters, with the names that these have in `parameters`."""
     untrained: tuple[Entry, ...] = ()
-    """Buffers, and parameters that are not trained."""
+    """Buffers, parameters that are not trained, and those that are trained for this node alone (`train.local`)."""
 
     @property
     def numel(self) -> int:
@@ -125,10 +125,6 @@ class StateLayout:
         return layout
 
 
-Named = Sequence[tuple[str, nn.Parameter]]
-"""Names and parameters that are trained."""
-
-
 def layout_of(model: nn.Module, trained: Named | None = None) -> StateLayout | None:
     """Return the layout of `model`'s state; None where names are not enough: a hook or an extra state makes something
     of its own out of the parameters, or a tensor is of a kind that no file holds. `trained`: where these are not
@@ -153,17 +149,20 @@ def layout_of(model: nn.Module, trained: Named | None = None) -> StateLayout | N
     return StateLayout(parameters=parameters, tied=tied, untrained=tuple(untrained))
 
 
-def untrained_of(model: nn.Module, trained: Named | None = None) -> dict[str, torch.Tensor]:
+def untrained_of(model: nn.Module, trained: Named | None = None, kept: Collection[str] = ()) -> dict[str, torch.Tensor]:
     """Copies on the CPU of the state's buffers and frozen parameters, by name. None of them where names are not enough
-    (`layout_of`), or where they are too large to be kept in every checkpoint (MAX_UNTRAINED_BYTES)."""
+    (`layout_of`), or, but for those `kept`, where they are too large to be kept in every checkpoint
+    (MAX_UNTRAINED_BYTES)."""
     named = trainable(model) if trained is None else trained
     layout, state = layout_of(model, named), model.state_dict()
     if layout is None:
         return {}
     values = {entry.name: state[entry.name] for entry in layout.untrained}
     trained_bytes = sum(parameter.numel() * parameter.element_size() for _, parameter in named)
-    if sum(value.nbytes for value in values.values()) > max(MAX_UNTRAINED_BYTES, trained_bytes):
-        return {}
+    if sum(value.nbytes for name, value in values.items() if name not in kept) > max(
+        MAX_UNTRAINED_BYTES, trained_bytes
+    ):
+        values = {name: value for name, value in values.items() if name in kept}
     return {name: value.to("cpu", copy=True) for name, value in values.items()}
 
 

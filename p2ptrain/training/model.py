@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from p2ptrain.tasks.base import Task, TaskError, keeps_dtypes
 from p2ptrain.tasks.calling import calling
-from p2ptrain.training.flat import trainable
+from p2ptrain.training.flat import Named, trainable
 
 
 def build_model(task: Task, seed: int) -> nn.Module:
@@ -74,9 +74,10 @@ def _hollow(parameter: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(parameter.data.new_zeros(()).expand(parameter.shape))
 
 
-def bind_parameters(x_d: torch.Tensor, model: nn.Module) -> nn.Module:
-    """`model` with its trainable parameters made views of `x_d` (d,), on its device. ValueError on another shape."""
-    parameters = [parameter for _, parameter in trainable(model)]
+def bind_parameters(x_d: torch.Tensor, model: nn.Module, named: Named | None = None) -> nn.Module:
+    """`model` with its trainable parameters, or those `named` of them, made views of `x_d` (d,), on its device.
+    ValueError on another shape."""
+    parameters = [parameter for _, parameter in (trainable(model) if named is None else named)]
     numel = sum(parameter.numel() for parameter in parameters)
     if x_d.shape != (numel,):
         raise ValueError(f"a vector of shape {tuple(x_d.shape)} does not fit a model of {numel} parameters")

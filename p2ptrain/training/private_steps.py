@@ -7,6 +7,7 @@ of noise alone, and a step like any other. The number that was drawn is told to 
 """
 
 import math
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -27,14 +28,15 @@ CHUNK_BYTES = 1 << 28
 
 
 class PrivateSteps:
-    """Makes the gradients of a trainer whose model has the parameters `flat`. TaskError, in one line, for a task whose
+    """Makes the gradients of a trainer whose model has the parameters `flats`: those that members share, and a node's
+    own (`train.local`), which are clipped and noised together. TaskError, in one line, for a task whose
     examples cannot be told apart, or have no gradients of their own. `batch_size` is what a step has otherwise."""
 
     def __init__(
         self,
         task: Task,
         model: nn.Module,
-        flat: FlatParameters,
+        flats: Sequence[FlatParameters],
         machine: Machine,
         shard: Shard,
         privacy: PrivateTraining,
@@ -51,7 +53,7 @@ class PrivateSteps:
                 f"privacy.privatizer={privacy.privatizer.name}: the loss of the task {task.name} compares the examples "
                 "of a batch, so that none has a gradient of its own; take privacy.privatizer=update"
             )
-        self._task, self._flat, self._machine, self._shard = task, flat, machine, shard
+        self._task, self._flats, self._machine, self._shard = task, flats, machine, shard
         self._examples: HasExamples = task
         self._privacy = privacy
         with calling(task, "example_count"):
@@ -59,7 +61,8 @@ class PrivateSteps:
         if self.count < 1:
             raise TaskError(f"the task {task.name} has no example for shard {shard.index} of {shard.count}")
         self.rate = min(1.0, batch_size / self.count) if privacy.rate is None else privacy.rate
-        fitting = min(math.ceil(2 * self.rate * self.count), CHUNK_BYTES // (flat.numel * flat.data_d.element_size()))
+        one = sum(flat.data_d.nbytes for flat in flats)
+        fitting = min(math.ceil(2 * self.rate * self.count), CHUNK_BYTES // one)
         self.chunk = privacy.chunk or max(1, fitting)
         self.allowance = Allowance(privacy.privatizer, rate=self.rate, spend=privacy.spend)
         few = [self.count * place // COMPARED for place in range(min(COMPARED, self.count))]
@@ -71,18 +74,23 @@ class PrivateSteps:
         """Predictions that a step is said to have: those expected, and not those drawn."""
 
     def gradient_(self) -> None:
-        """Make the gradient of one step in the flat buffer. Raises BudgetSpentError, with nothing drawn."""
+        """Make the gradient of one step in the flat buffers. Raises BudgetSpentError, with nothing drawn."""
         self.allowance.take()
-        sum_d, privatizer, source = self._flat.grad_d.zero_(), self._privacy.privatizer, self._privacy.source
+        privatizer, source = self._privacy.privatizer, self._privacy.source
+        for flat in self._flats:
+            flat.grad_d.zero_()
         drawn = source.drawn(self.count, self.rate)
         for start in range(0, len(drawn), self.chunk):
             with calling(self._task, "examples_at"):
                 batch = self._examples.examples_at(self._shard, drawn[start : start + self.chunk].tolist())
             with calling(self._task, "loss"):
                 gradients = self._gradients(batch)
-            add_weighted_(sum_d, gradients, privatizer.factors(norms_of(gradients)), self._flat.places)
-        privatizer.add_noise_(sum_d, source)
-        sum_d.div_(self.rate * self.count)
+            factors = privatizer.factors(norms_of(gradients))  # by the norm over all of them
+            for flat in self._flats:
+                add_weighted_(flat.grad_d, gradients, factors, flat.places)
+        for flat in self._flats:
+            privatizer.add_noise_(flat.grad_d, source)
+            flat.grad_d.div_(self.rate * self.count)
 
 
 def expected_tokens(task: Task) -> float:

@@ -75,6 +75,12 @@ class TrainConfig:
     """Of fednova, in (0, 1]: how far short rounds are lengthened; None: 1, as long as whole ones."""
     most_lengthening: float | None = None
     """Of fednova, 1 to 16: the most that steps scheduled over steps done count as; None: 16."""
+    local: tuple[str, ...] = ()
+    """Parameters that each node keeps for itself, which are neither averaged nor sent: names, with `*` for any
+    characters, such as "head.*" (FedPer) or "*norm*" (FedBN). Members must name the same ones."""
+    local_steps: int = 0
+    """First steps of a round that move the local parameters alone; the others then move the shared ones alone (FedRep).
+    0: every step moves both."""
     clip_norm: float = 1.0
     """Largest gradient norm (GPT-3, 2005.14165); 0 turns clipping off."""
     seed: int = 0
@@ -96,7 +102,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("rounds", "inner_steps", "batch_size", "grad_accumulation", "eval_every", "eval_examples"):
             _check(name, getattr(self, name), minimum=1)
-        for name in ("warmup_steps", "seed", "threads", "clip_norm"):
+        for name in ("warmup_steps", "seed", "threads", "clip_norm", "local_steps"):
             _check(name, getattr(self, name), minimum=0)
         if self.weight_decay is not None:
             _check("weight_decay", self.weight_decay, minimum=0)
@@ -116,6 +122,12 @@ class TrainConfig:
                 f"inner_steps must be at least {least}, the fewest of a round of {self.inner_steps_schedule}, "
                 f"not {self.inner_steps}"
             )
+        if self.local_steps and not self.local:
+            raise ValueError(f"local_steps={self.local_steps}: no parameter is local")
+        if self.local_steps and self.inner_steps_schedule != "constant":
+            raise ValueError(f"local_steps: rounds of {self.inner_steps_schedule} may have as few steps or fewer")
+        if self.local_steps >= self.inner_steps:
+            raise ValueError(f"local_steps must be below inner_steps={self.inner_steps}, not {self.local_steps}")
         if self.late_average and self.optimizer == ScheduleFree.name:
             raise ValueError(f"late_average: {self.optimizer}'s model is an average of its steps: leave it at 0")
 

@@ -12,6 +12,10 @@ A step that runs out of memory is taken again, from the same random numbers, wit
 when a whole batch has not fitted for the first time.
 A step whose loss or gradient is not finite is not taken: it is counted in `skipped_steps`, and the next one goes on.
 
+With `train.local` some parameters are this node's alone (local_parameters.py): they move in the same steps, by an
+optimizer of their own, and no vector that is given or taken here has them. A model that is evaluated has them as they
+are now.
+
 With `privacy` the gradient of each step is a private one (private_steps.py), or the move of each round is
 (private_rounds.py). What it computes from its training data is then told to nobody otherwise: no loss, no count of
 examples, no verdict of `judge`. Such a run does not go on bit for bit: examples and noise are drawn anew.
@@ -42,8 +46,9 @@ from p2ptrain.training.compiled_loss import CompiledLoss
 from p2ptrain.training.device_copies import Gathering, on_host, overwrite
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
 from p2ptrain.training.example_gradients import check_buffers
-from p2ptrain.training.flat import FlatParameters, fingerprint
+from p2ptrain.training.flat import FlatParameters, Named, fingerprint, trainable
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
+from p2ptrain.training.local_parameters import LocalParameters, shared_and_local
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.machine import pick_device as pick_device
 from p2ptrain.training.micro_batch import MicroBatch
@@ -57,7 +62,9 @@ from p2ptrain.training.train_config import TrainConfig, lr_at
 
 DRIFT_PREFIX = "drift."
 UNTRAINED_PREFIX = "model."
-"""Before the names of buffers and frozen parameters in `state_dict`."""
+"""Before the names of buffers, frozen and local parameters in `state_dict`."""
+PERSONAL_PREFIX = "personal."
+"""Before the names of what a second model has there (personal_training.py)."""
 JUDGED = 0x1D
 """Turned in the data's seed for what models are judged by: another order of the same shard."""
 
@@ -68,7 +75,8 @@ class Trainer(Learner):
 
     `data_seed` orders the data, by default as the seed does; nodes that share a shard need different ones.
     `tells` is what `inner_state` has, beside the model, of each round; `gradient` takes a vector more. `privacy`: how
-    the shard's examples are protected; None: not at all.
+    the shard's examples are protected; None: not at all. `model`: one that the task has built, on the machine's device,
+    in place of a new one.
     """
 
     def __init__(
@@ -80,6 +88,7 @@ class Trainer(Learner):
         data_seed: int | None = None,
         tells: Collection[Wanted] = (),
         privacy: PrivateTraining | None = None,
+        model: nn.Module | None = None,
     ) -> None:
         self.task, self.config, self.shard = task, config, shard
         self.data_seed = config.seed if data_seed is None else data_seed
@@ -92,13 +101,19 @@ class Trainer(Learner):
         """Predictions trained on since construction, or since the state that was loaded."""
         self.skipped_steps = 0
         """Steps not taken because loss or gradient was not finite."""
-        self.model = build_model(task, config.seed).to(self.machine.device)
-        self.fingerprint = fingerprint(self.model)
-        """32 bytes over parameter names and shapes: equal on every node that can join in."""
-        self.flat = FlatParameters(self.model)
+        self.model = build_model(task, config.seed).to(self.machine.device) if model is None else model
+        shared, local = shared_and_local(self.model, config.local)
+        self.fingerprint = fingerprint(self.model, shared)
+        """32 bytes over names and shapes of shared parameters: equal on every node that can join in."""
+        self.flat = FlatParameters(self.model, shared)
+        """The shared parameters."""
         self._suited = optimizer_options(task).get(config.optimizer, {})
         self.optimizer = self._own_optimizer()
         self.optimizer.attach(self.flat)
+        self.local = LocalParameters(self.model, shared, local, self._own_optimizer()) if local else None
+        """Those of this node alone; None: there are none."""
+        self._round_steps = 0
+        """Steps since the round began."""
         self.drift = drift.get(config.drift, **config.drift_options())
         self.drift.attach(self.flat.data_d)
         if isinstance(self.drift, SumsCorrections):
@@ -117,7 +132,9 @@ class Trainer(Learner):
         self._parked: ParkedTensors | None = None
         """What training needs, while the device's memory is given back."""
         self._told_of_rounds = False
-        self._evaluator = Evaluator(task, self.machine, self._shell, examples=config.eval_examples, shard=shard)
+        self._evaluator = Evaluator(
+            task, self.machine, self._shell, examples=config.eval_examples, shard=shard, bind=self._bind
+        )
         self.budget_spent = False
         """Whether no more steps are taken, as they would exceed the budget of privacy."""
         self._private_steps: PrivateSteps | None = None
@@ -173,7 +190,7 @@ class Trainer(Learner):
 
     @property
     def numel(self) -> int:
-        """How many parameters are trained: the d of every vector."""
+        """How many parameters are shared: the d of every vector."""
         return self.flat.numel
 
     @property
@@ -342,6 +359,7 @@ class Trainer(Learner):
         """
         with self._live:
             self._told_of_rounds = True
+            self._round_steps = 0
             if self._private_rounds is not None:
                 self._private_rounds.undo_()
             self.drift.begin_round(self.flat.data_d)
@@ -362,9 +380,9 @@ class Trainer(Learner):
             self.drift.close_round(correction_d)
 
     def load_untrained(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Set buffers and frozen parameters by name. What the model does not have like that is passed over."""
+        """Set buffers, frozen and local parameters by name. What the model does not have like that is passed over."""
         with self._live:
-            take_up_untrained(self.model, values)
+            self._take_up_untrained(values)
 
     def load_vector(self, x_d: torch.Tensor) -> None:
         """Set the live parameters to `x_d` (d,); the optimizer's moments stay. ValueError on another shape."""
@@ -384,6 +402,11 @@ class Trainer(Learner):
     def measure(self, x_d: torch.Tensor | None = None) -> Measures:
         """Return the same, and the task's own metrics. Safe beside `step`."""
         return self._evaluator.measure(self.vector() if x_d is None else x_d)
+
+    def own_loss(self, x_d: torch.Tensor) -> float:
+        """Return the loss of the model `x_d` (d,) on what the shard holds out for itself; where it holds out nothing,
+        on the held-out examples. Safe beside `step`."""
+        return self._evaluator.own_loss(x_d)
 
     def divergence(self, own_d: torch.Tensor, others: Iterable[torch.Tensor]) -> float | None:
         """Return how far the predictions of the model `own_d` (d,) are from the mean of those of the `others`, on a few
@@ -411,7 +434,7 @@ class Trainer(Learner):
     def model_with(self, x_d: torch.Tensor | None = None) -> nn.Module:
         """Return a model of its own in eval mode, with the parameters `x_d` (d,) or the live ones: to generate from."""
         vector_d = self.vector() if x_d is None else x_d.clone()
-        return bind_parameters(vector_d, self._shell())
+        return self._bind(vector_d, self._shell())
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Everything a checkpoint needs, as copies on the CPU: parameters, the optimizer's buffers, the drift
@@ -436,7 +459,9 @@ class Trainer(Learner):
         with self._live:
             self.flat.copies.settle()
             sums = () if self._gradients_d is None else (self._gradients_d,)
-            self._parked = ParkedTensors([*self._buffers().values(), self.flat.grad_d, *sums])
+            own = {} if self.local is None else self.local.buffers  # stay, as what evaluations read does
+            parked = [tensor for name, tensor in self._buffers().items() if name not in own]
+            self._parked = ParkedTensors([*parked, self.flat.grad_d, *sums])
             self.machine.free()
             return self._parked.nbytes
 
@@ -450,7 +475,7 @@ class Trainer(Learner):
     def layout(self) -> StateLayout | None:
         """Names, shapes and types of the model's own `state_dict`; None where they are not enough (`layout_of`)."""
         with self._live:
-            return layout_of(self.model)
+            return layout_of(self.model, self._shared)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up `state_dict`. ValueError, with nothing changed, when it is of another model, of another optimizer or
@@ -462,12 +487,14 @@ class Trainer(Learner):
         with self._live:
             buffers = self._buffers()
             self._check_state(state, {name: tensor.shape for name, tensor in buffers.items()} | {"counters": (3,)})
+            if self.local is not None:
+                self.local.check(untrained)
             for name, tensor in buffers.items():
                 if name in state and isinstance(self.optimizer, FiledOptimizer) and name in self.optimizer.buffers:
                     self.optimizer.put(name, state[name])
                 elif name in state:
                     self.flat.copies.deliver([state[name]], [(tensor,)], overwrite)
-            take_up_untrained(self.model, untrained)
+            self._take_up_untrained(untrained)
             self.global_step, self.tokens, self.skipped_steps = (int(count) for count in state["counters"])
             if self._private_rounds is not None:
                 self._private_rounds.begin()
@@ -488,13 +515,19 @@ class Trainer(Learner):
             self._private_steps = PrivateSteps(
                 self.task,
                 self.model,
-                self.flat,
+                [self.flat] if self.local is None else [self.flat, self.local.flat],
                 self.machine,
                 self.shard,
                 privacy,
                 batch_size=self.config.batch_size * self.config.grad_accumulation,
             )
         elif privacy.privatizer.unit == "update":
+            if self.local is not None:
+                raise TaskError(
+                    f"privacy.privatizer={privacy.privatizer.name} hides a round's move of shared parameters: what is "
+                    "told of a model with local ones (train.local) would not be covered; take "
+                    "privacy.privatizer=example"
+                )
             with calling(self.task, "train_batch"):
                 batch = self.task.train_batch(0, seed=self.data_seed, shard=self.shard, size=self.config.batch_size)
             check_buffers(self.task, self.model, self.machine, batch)
@@ -513,18 +546,21 @@ class Trainer(Learner):
         if self._parked is not None:
             buffers = {name: self._parked.on_host(tensor) for name, tensor in buffers.items()}
         state = {name: take(tensor) for name, tensor in buffers.items()}
-        untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model).items()}
+        kept = () if self.local is None else self.local.names
+        found = untrained_of(self.model, self._shared, kept)
+        untrained = {UNTRAINED_PREFIX + name: value for name, value in found.items()}
         return {**state, **untrained, "counters": counters}
 
     def _buffers(self) -> dict[str, torch.Tensor]:
         drift_buffers = {DRIFT_PREFIX + name: tensor for name, tensor in self.drift.buffers.items()}
-        return {"parameters": self.flat.data_d, **self.optimizer.buffers, **drift_buffers}
+        local_buffers = {} if self.local is None else self.local.buffers
+        return {"parameters": self.flat.data_d, **self.optimizer.buffers, **drift_buffers, **local_buffers}
 
     def _told_buffers(self) -> dict[str, torch.Tensor]:
         return {**self._buffers(), "parameters": self._shown_d}
 
     def _check_state(self, state: Mapping[str, torch.Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
-        given = {name for name in state if not name.startswith(UNTRAINED_PREFIX)}
+        given = {name for name in state if not name.startswith((UNTRAINED_PREFIX, PERSONAL_PREFIX))}
         made_by = f"this run has optimizer {self.config.optimizer} and drift {self.config.drift}"
         optional = {name for name, shape in shapes.items() if name.startswith(DRIFT_PREFIX) and not shape}
         if missing := shapes.keys() - given - optional:
@@ -541,16 +577,18 @@ class Trainer(Learner):
     def _compute_gradient(self, step: int) -> float:
         """The gradient of `step`'s batches, left in the flat buffer; the loss."""
         self.machine.pin_threads()
-        point_d = self.optimizer.gradient_point()
-        if point_d is None:
+        points = [(flat, point_d) for flat, rule in self._trained() if (point_d := rule.gradient_point()) is not None]
+        if not points:
             return self._backward(step)
-        kept_d = self.flat.data_d.clone()
+        kept = [(flat, flat.data_d.clone()) for flat, _ in points]
         self.flat.copies.settle()
-        self.flat.data_d.copy_(point_d)
+        for flat, point_d in points:
+            flat.data_d.copy_(point_d)
         try:
             return self._backward(step)
         finally:
-            self.flat.data_d.copy_(kept_d)
+            for flat, kept_d in kept:
+                flat.data_d.copy_(kept_d)
 
     def _backward(self, step: int) -> float:
         """Forwards and backwards: without compiling once that has failed, and with ever smaller micro-batches until
@@ -562,7 +600,8 @@ class Trainer(Learner):
         while True:
             searches = False
             restore_random_state = self.machine.random_state()
-            self.flat.grad_d.zero_()
+            for flat, _ in self._trained():
+                flat.grad_d.zero_()
             try:
                 loss, tokens = self._accumulate(step)
             except Exception as error:
@@ -621,26 +660,63 @@ class Trainer(Learner):
         taken = usable and self._update(self.global_step if schedule_step is None else schedule_step, rate_factor)
         self.skipped_steps += not taken
         self.global_step += 1
+        self._round_steps += 1
         return taken
 
     def _update(self, schedule_step: int, rate_factor: float) -> bool:
         """Bend, clip and move; False, with nothing moved, when the gradient is not finite."""
         point_d = self.optimizer.gradient_point()
         self.drift.adjust(self.flat.grad_d, self.flat.data_d if point_d is None else point_d)
-        norm = float(torch.linalg.vector_norm(self.flat.grad_d))
+        moving = self._moving()
+        norm = math.hypot(*(float(torch.linalg.vector_norm(flat.grad_d)) for flat, _ in moving))
         if not math.isfinite(norm):
             return False
         if 0 < self.config.clip_norm < norm:
-            self.flat.grad_d.mul_(self.config.clip_norm / norm)
-        if self._gradients_d is not None:
+            for flat, _ in moving:
+                flat.grad_d.mul_(self.config.clip_norm / norm)
+        moves_shared = moving[0][0] is self.flat
+        if self._gradients_d is not None and moves_shared:
             self._gradients_d.add_(self.flat.grad_d)
             self._summed += 1
         rate = rate_factor * lr_at(schedule_step, self.config.total_steps, self.config)
         self.learning_rate = rate
         self.flat.copies.settle()  # a snapshot was gathered beside this step so far
-        self.optimizer.step(rate)
-        self.drift.nudge(self.flat.data_d, rate)
+        for _, rule in moving:
+            rule.step(rate)
+        if moves_shared:
+            self.drift.nudge(self.flat.data_d, rate)
         return True
+
+    def _trained(self) -> list[tuple[FlatParameters, InnerOptimizer]]:
+        """All that is trained, with what moves it: the shared parameters first."""
+        shared = [(self.flat, self.optimizer)]
+        return shared if self.local is None else [*shared, (self.local.flat, self.local.optimizer)]
+
+    def _moving(self) -> list[tuple[FlatParameters, InnerOptimizer]]:
+        """What this step moves of it."""
+        if not self.config.local_steps:
+            return self._trained()
+        return self._trained()[1:] if self._round_steps < self.config.local_steps else self._trained()[:1]
+
+    @property
+    def _shared(self) -> Named | None:
+        """The shared parameters by name; None: all that are trained."""
+        if self.local is None:
+            return None
+        return [each for each in trainable(self.model) if each[0] not in self.local.names]
+
+    def _take_up_untrained(self, values: Mapping[str, torch.Tensor]) -> None:
+        if self.local is not None:
+            self.local.flat.copies.settle()
+        take_up_untrained(self.model, values, self._shared)
+
+    def _bind(self, x_d: torch.Tensor, shell: nn.Module) -> nn.Module:
+        """`shell` with `x_d` (d,) as its shared parameters, and copies of the local ones as they are now."""
+        if self.local is None:
+            return bind_parameters(x_d, shell)
+        with self._live:
+            local_l = self.local.vector()
+        return self.local.bind(x_d, local_l, shell)
 
     def _shell(self) -> nn.Module:
         with self._live:

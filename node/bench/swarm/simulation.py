@@ -18,6 +18,7 @@ from p2ptrain.tasks import Shard, Task
 from p2ptrain.training import Trainer
 from p2ptrain.training.anchor_optimizer import AnchorOptimizer
 from p2ptrain.training.base import OptimizerPlace
+from p2ptrain.training.ditto import DittoTrainer
 from p2ptrain.training.late_average import LateAverage
 from p2ptrain.training.train_config import TrainConfig
 
@@ -95,7 +96,12 @@ class Swarm:
         lies = index >= shape.nodes - shape.byzantine
         shard = Shard(index=index, count=shape.nodes)
         config, taught = self.recipe.config, self._conspiracy.task(task) if lies else task
-        trainer = Trainer(taught, config.train, shard, tells=self._spec.wants)
+        personal, wants = config.personal.find(), self._spec.wants
+        trainer = (
+            Trainer(taught, config.train, shard, tells=wants)
+            if personal is None
+            else DittoTrainer(taught, config.train, shard, tells=wants, personal=personal)
+        )
         place = trainer.optimizer_place()
         sync = build(
             config.sync,

@@ -149,9 +149,20 @@ class DomainSplit:
 
     def held_out_windows(self, limit: int) -> Starts:
         """At most `limit` windows, as many of each domain (one more of the first, where they do not divide)."""
-        count = len(self.splits)
-        smallest = min(len(split.held_out_windows(limit)) for split in self.splits)
+        return self._held_out(range(len(self.splits)), limit)
+
+    def held_out_of(self, shard: Shard, limit: int) -> Starts:
+        """Return the same of the shard's domains alone. Shards that share a domain share what it holds out."""
+        return self._held_out([domain for domain, _ in self.domains_of(shard)], limit)
+
+    def _held_out(self, domains: Sequence[int], limit: int) -> Starts:
+        count = len(domains)
+        smallest = min(len(self.splits[domain].held_out_windows(limit)) for domain in domains)
         limit = min(limit, smallest * count)
-        shares = [len(range(domain, limit, count)) for domain in range(count)]
-        found = zip(self.splits, self.offsets, shares, strict=True)
-        return np.concatenate([offset + split.held_out_windows(share) for split, offset, share in found])
+        shares = [len(range(place, limit, count)) for place in range(count)]
+        return np.concatenate(
+            [
+                self.offsets[domain] + self.splits[domain].held_out_windows(share)
+                for domain, share in zip(domains, shares, strict=True)
+            ]
+        )

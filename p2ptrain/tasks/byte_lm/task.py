@@ -1,15 +1,15 @@
 """The byte-lm task: predict the next byte of a text. Loss in nats per byte, no tokenizer, any data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
-from p2ptrain.tasks.base import Batch, Shard, TaskError
+from p2ptrain.tasks.base import OWN_SHARD, Batch, Shard, TaskError
 from p2ptrain.tasks.byte_lm.corpus import open_corpus, open_domains
 from p2ptrain.tasks.byte_lm.gpt import SIZES, VOCABULARY, ByteGPT
 from p2ptrain.tasks.byte_lm.gpt_stages import cut_stages
@@ -39,6 +39,7 @@ class ByteLM:
 
     name = "byte-lm"
     metric = "nats per byte"
+    units: ClassVar[Mapping[str, str]] = {OWN_SHARD: "nats per byte"}
 
     def __init__(
         self,
@@ -99,8 +100,12 @@ class ByteLM:
 
     def eval_batches(self, limit: int) -> list[Batch]:
         """Up to `limit` fixed windows of the held-out blocks."""
-        starts = self.split.held_out_windows(limit)
-        return [self._windows(starts[at : at + EVAL_BATCH]) for at in range(0, len(starts), EVAL_BATCH)]
+        return self._cut(self.split.held_out_windows(limit))
+
+    def shard_eval_batches(self, shard: Shard, limit: int) -> list[Batch]:
+        """Up to `limit` fixed windows of the held-out blocks of the shard's own domains; with the partition iid none,
+        as all shards would have the same."""
+        return self._cut(self.split.held_out_of(shard, limit)) if isinstance(self.split, DomainSplit) else []
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy, in nats per byte."""
@@ -128,6 +133,9 @@ class ByteLM:
             window = torch.tensor([text[-self.context :]], device=device)
             text.append(_sample(model(window)[0, -1].float().cpu(), temperature, generator))
         return bytes(text).decode(errors="replace")
+
+    def _cut(self, starts: Starts) -> list[Batch]:
+        return [self._windows(starts[at : at + EVAL_BATCH]) for at in range(0, len(starts), EVAL_BATCH)]
 
     def _windows(self, starts: Starts) -> Batch:
         places = starts[:, None] + np.arange(self.split.window)
