@@ -141,9 +141,8 @@ def main() -> None:
         for way in ways:
             of = [each for each in rows if each["way"] == way and each["lies"] == lies]
             if of:
-                print(
-                    f"{way + (', liars' if lies else ''):20} {_words(of, 'pooled')}   mean of nodes {_words(of, 'mean')}"
-                )
+                name = way + (", liars" if lies else "")
+                print(f"{name:20} {_words(of, 'pooled')}   mean of nodes {_words(of, 'mean')}")
 
 
 def _words(rows: list[Mapping[str, Any]], key: str) -> str:

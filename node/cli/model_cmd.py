@@ -62,6 +62,11 @@ def evaluate(run: RunPath, data: options.Data = None, device: Device = "cpu", js
     else:
         what = f"mean of {text.plural(len(models), 'model')}" if len(models) > 1 else "model"
         typer.echo(f"{text.loss(value)} {metric} ({what}, round {origin['round']})")
+        if len(models) > 1 and models[0].trainer.local is not None:
+            typer.echo(
+                "the mean of local parameters (train.local) is no member's: "
+                "`p2ptrain report RUN --cross-site` measures each member's model"
+            )
         for name, own in found.own.items():
             typer.echo(f"{name}: {text.measured(own, units.get(name, ''))}")
         if gap is not None:

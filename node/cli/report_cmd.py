@@ -17,6 +17,9 @@ def report(
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path("report.html"),
+    cross_site: Annotated[
+        bool, typer.Option("--cross-site", help="Measure each member's model on each member's own test split.")
+    ] = False,
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -35,10 +38,14 @@ def report(
     _check_is_ours(out)
     begun = time.perf_counter()
     command = shlex.join(
-        ["p2ptrain", "report", *map(str, paths), *(["--out", str(out)] if str(out) != "report.html" else [])]
+        [
+            *("p2ptrain", "report", *map(str, paths)),
+            *(["--cross-site"] if cross_site else []),
+            *(["--out", str(out)] if str(out) != "report.html" else []),
+        ]
     )
     with on_a_terminal("reading", quiet=json) as tell:
-        made = make_report(paths, out, command=command, tell=tell)
+        made = make_report(paths, out, command=command, cross_site=cross_site, tell=tell)
     took = time.perf_counter() - begun
     if json:
         typer.echo(
@@ -49,6 +56,7 @@ def report(
                     "seconds": round(took, 3),
                     **made.counts,
                     "notes": list(made.notes),
+                    **({"cross_site": made.cross_site} if cross_site else {}),
                 }
             )
         )
@@ -58,6 +66,8 @@ def report(
         parts = [
             plural(count, noun.removesuffix("s").replace("_", " ")) for noun, count in made.counts.items() if count
         ]
+        for line in made.lines:
+            typer.echo(line)
         typer.echo(f"{out}: {', '.join(parts)}; {size(made.size)}, made in {took:.1f} s")
     if open_:
         import webbrowser

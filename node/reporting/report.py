@@ -1,9 +1,10 @@
 """A report from paths to a file."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from node.reporting import html_file, report_sources
 from node.reporting.document import ReportDocument
@@ -15,6 +16,9 @@ from node.system.build import version
 from node.system.errors import UsageError
 from node.system.text import plural
 
+if TYPE_CHECKING:
+    from node.reporting.cross_site import CrossSite
+
 
 @dataclass(frozen=True, kw_only=True)
 class MadeReport:
@@ -23,18 +27,59 @@ class MadeReport:
     size: int
     counts: Mapping[str, int]
     notes: Sequence[str]
+    cross_site: Mapping[str, Any] = field(default_factory=dict)
+    """Of each run, by its folder: its cross-site evaluation as JSON values."""
+    lines: Sequence[str] = ()
+    """The same as text."""
 
 
 def make_report(
-    paths: Sequence[Path], out: Path, *, command: str, tell: Callable[[str], None] = lambda line: None
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    command: str,
+    cross_site: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> MadeReport:
-    """Read what the paths hold and write the report. UsageError on what cannot be one, RunError on what fails."""
+    """Read what the paths hold and write the report. `cross_site`: with the models of the runs measured on their
+    members' test splits. UsageError on what cannot be one, RunError on what fails."""
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UsageError(f"--out: {out} cannot be a file", "give a file's name in a folder that there is")
     found = report_sources.find(paths)
     document, counts = _document(found, tell)
+    measured = _cross_sites(found, tell) if cross_site else {}
+    document, lines = _with_cross_sites(document, measured)
     document = replace(document, command=command, version=version(), made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
-    return MadeReport(size=html_file.write(document, out), counts=counts, notes=document.notes)
+    return MadeReport(
+        size=html_file.write(document, out),
+        counts=counts,
+        notes=document.notes,
+        cross_site={str(run): each.as_json() for run, each in measured.items()},
+        lines=lines,
+    )
+
+
+def _cross_sites(found: report_sources.Sources, tell: Callable[[str], None]) -> dict[Path, "CrossSite"]:
+    from node.reporting.cross_site import cross_site  # with it torch, which no other report waits for
+
+    if not found.logs:
+        raise UsageError("--cross-site: tables of results have no models", "give run folders")
+    return {run: cross_site(run, tell=tell) for run in dict.fromkeys(run for _, run in found.logs)}
+
+
+def _with_cross_sites(
+    document: ReportDocument, measured: Mapping[Path, "CrossSite"]
+) -> tuple[ReportDocument, list[str]]:
+    if not measured:
+        return document, []
+    from node.reporting.cross_site import cross_site_lines, cross_site_section
+
+    sections = [
+        cross_site_section(each, run=run.name if len(measured) > 1 else "", number=number)
+        for number, (run, each) in enumerate(measured.items())
+    ]
+    document = replace(document, sections=[*document.sections, *sections])
+    return document, [line for section in sections for line in cross_site_lines(section)]
 
 
 def _document(found: report_sources.Sources, tell: Callable[[str], None]) -> tuple[ReportDocument, dict[str, int]]:

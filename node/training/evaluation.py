@@ -91,7 +91,11 @@ def load(checkpoint: Checkpoint, *, device: str = "cpu", overrides: dict[str, An
 
 
 def mean_model(models: list[LoadedModel]) -> torch.Tensor:
-    """Return the mean of the models' parameters, fp32 (d,)."""
+    """Return the mean of the models' shared parameters, fp32 (d,), for the first one to measure. Where there are local
+    ones, that one takes up their mean: the mean of whole models, which is no member's."""
+    if models[0].trainer.local is not None:
+        held = [model.trainer.local_values() for model in models]
+        models[0].trainer.load_untrained({name: torch.stack([its[name] for its in held]).mean(0) for name in held[0]})
     return mean_vector([model.vector_d for model in models])
 
 

@@ -18,9 +18,10 @@ import torch
 from p2ptrain import tasks
 from p2ptrain.saved.files import CHECKPOINTS, CheckpointError, Meta, checkpoint_dirs, layout_in, place_of, read
 from p2ptrain.training.late_average import LATE, MEAN
-from p2ptrain.training.layout import LayoutError
+from p2ptrain.training.layout import LayoutError, layout_of
+from p2ptrain.training.local_parameters import is_local, shared_and_local
 from p2ptrain.training.model import bind_parameters, build_model
-from p2ptrain.training.trainer import UNTRAINED_PREFIX
+from p2ptrain.training.trainer import PERSONAL_PREFIX, UNTRAINED_PREFIX
 
 VECTOR: Final = "trainer.parameters"
 """The trained parameters in a checkpoint, as one flat vector."""
@@ -29,7 +30,13 @@ AVERAGE: Final = LATE + MEAN
 """The mean of late weights in its place, where the run keeps one (p2ptrain/training/late_average.py)."""
 
 UNTRAINED: Final = UNTRAINED_PREFIX
-"""Before the names of buffers and frozen parameters in a checkpoint."""
+"""Before the names of buffers, frozen and local parameters in a checkpoint."""
+
+PERSONAL: Final = f"trainer.{PERSONAL_PREFIX}parameters"
+"""The shared parameters of a personal model (p2ptrain/training/ditto.py), as one flat vector."""
+
+PERSONAL_UNTRAINED: Final = f"trainer.{PERSONAL_PREFIX}{UNTRAINED}"
+"""Before the names of its local ones."""
 
 
 class SavedModelError(ValueError):
@@ -54,8 +61,8 @@ class SavedModel:
     """The rounds that were trained."""
     meta: Meta
     tensors: dict[str, torch.Tensor]
-    """The checkpoint's tensors that are the model: VECTOR fp32 (d,), AVERAGE where there is one, and what begins with
-    UNTRAINED."""
+    """The checkpoint's tensors that are the model: VECTOR fp32 (d,), AVERAGE where there is one, what begins with
+    UNTRAINED; and of a personal model PERSONAL (d,), and what begins with PERSONAL_UNTRAINED."""
 
     @property
     def vector_d(self) -> torch.Tensor:
@@ -64,10 +71,16 @@ class SavedModel:
 
     @property
     def untrained(self) -> dict[str, torch.Tensor]:
-        """Buffers and frozen parameters, by name."""
+        """Buffers, frozen and local parameters, by name."""
         return {
             name.removeprefix(UNTRAINED): value for name, value in self.tensors.items() if name.startswith(UNTRAINED)
         }
+
+    @property
+    def local(self) -> tuple[str, ...]:
+        """The patterns of its local parameters."""
+        patterns = _section(self.meta, "train").get("local", ())
+        return tuple(map(str, patterns)) if isinstance(patterns, list | tuple) else ()
 
     @property
     def task(self) -> str:
@@ -150,7 +163,8 @@ def check_finite(models: Sequence[SavedModel]) -> None:
 
 def state_dict(models: Sequence[SavedModel]) -> dict[str, torch.Tensor]:
     """Return the mean of models as `load_state_dict(strict=True)` of the task's model takes it, CPU tensors, each with
-    memory of its own. What is not trained is the first one's, as in an evaluation.
+    memory of its own. Local parameters are averaged like the others. What is not trained is the first one's, as in an
+    evaluation.
 
     A checkpoint that holds no names (an older release's) makes the task's model anew for them, as it was trained:
     TaskError and whatever a task of the user's own raises. SavedModelError when the models are not of one kind, or
@@ -163,25 +177,42 @@ def state_dict(models: Sequence[SavedModel]) -> dict[str, torch.Tensor]:
         if other.vector_d.shape != first.vector_d.shape or (len(names) > 1 and names[0] != names[1]):
             raise SavedModelError(f"{first.node} and {other.node} hold models of two kinds; name one of them")
     x_d = mean_vector([model.vector_d for model in models])
-    layout, untrained = layout_in(first.meta), first.untrained
+    layout, untrained = layout_in(first.meta), {**first.untrained, **mean_local(models)}
     if layout is None or any(entry.name not in untrained for entry in layout.untrained):
-        return _built(first, x_d)
+        return _built(first, x_d, untrained)
     try:
         return layout.state_dict(x_d, untrained)
     except LayoutError as error:
         raise SavedModelError(f"the checkpoint of {first.node} is of two models: {error}") from error
 
 
-def _built(model: SavedModel, x_d: torch.Tensor) -> dict[str, torch.Tensor]:
+def mean_local(models: Sequence[SavedModel]) -> dict[str, torch.Tensor]:
+    """Return the mean of the models' local parameters, by name. No node has that model: it is what one that had none
+    might begin with. SavedModelError where one lacks any."""
+    first, *others = models
+    held = [model.untrained for model in models]
+    names = [name for name in held[0] if is_local(name, first.local)]
+    lacks = [model.node for model, its in zip(models, held, strict=True) if any(name not in its for name in names)]
+    if lacks or any(other.local != first.local for other in others):
+        raise SavedModelError(f"{', '.join(lacks) or first.node}: the models have different local parameters")
+    return {name: torch.stack([its[name] for its in held]).mean(0) for name in names}
+
+
+def _built(model: SavedModel, x_d: torch.Tensor, untrained: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     options, seed = dict(_section(model.meta, "task")), _section(model.meta, "train").get("seed")
     name = options.pop("name", None)
     if not isinstance(name, str) or type(seed) is not int:
         raise SavedModelError(f"the checkpoint of {model.node} says neither names nor task")
     try:
-        built = bind_parameters(x_d, build_model(tasks.get(name, **options), seed))
+        built = build_model(tasks.get(name, **options), seed)
+        shared, local = shared_and_local(built, model.local)
+        layout = layout_of(built, shared) if local else None
+        if layout is not None:
+            return layout.state_dict(x_d, untrained)
+        bind_parameters(x_d, built)
     except tasks.TaskError:
         raise
-    except ValueError as error:  # of `bind_parameters`: another shape
+    except ValueError as error:  # another shape, or no local parameters
         raise SavedModelError(f"the checkpoint of {model.node} does not fit its own task: {error}") from error
     state = built.state_dict()
     strange = [key for key, value in state.items() if not isinstance(value, torch.Tensor)]
@@ -257,7 +288,7 @@ def _of_round(folder: Path, round: int) -> SavedModel | None:
 def _read(checkpoint: Path) -> SavedModel | None:
     """None where it is not whole, or was pruned meanwhile."""
     try:
-        meta, tensors = read(checkpoint, wanted=lambda name: name in (VECTOR, AVERAGE) or name.startswith(UNTRAINED))
+        meta, tensors = read(checkpoint, wanted=_is_of_a_model)
     except CheckpointError:
         return None
     vector_d = tensors.get(VECTOR)
@@ -267,6 +298,10 @@ def _read(checkpoint: Path) -> SavedModel | None:
     if average_d.shape != vector_d.shape or average_d.dtype is not torch.float32:
         return None
     return SavedModel(node=_name(checkpoint.parent.parent), round=meta["round"], meta=meta, tensors=tensors)
+
+
+def _is_of_a_model(name: str) -> bool:
+    return name in (VECTOR, AVERAGE, PERSONAL) or name.startswith((UNTRAINED, PERSONAL_UNTRAINED))
 
 
 def _node_dirs(run: Path) -> list[Path]:

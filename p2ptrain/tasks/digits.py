@@ -99,9 +99,9 @@ class Digits:
 
     def shard_eval_batches(self, shard: Shard, limit: int) -> list[Batch]:
         """Return the first `limit` of the held-out digits that are the shard's, whose share of each digit it has in
-        training. None with the partition iid, where all shards would have the same, nor where its shares come to none.
-        """
-        if self.partition == "iid":
+        training. None with the partition iid, where all shards would have the same, nor where its shares come to
+        none."""
+        if self.partition == "iid" or shard.count == 1:
             return []
         mine = torch.from_numpy(self._dealt(shard)[1])
         return _cut(self.held_out.images[mine], self.held_out.labels[mine], limit)

@@ -93,7 +93,7 @@ class Evaluator:
             with self._machine.autocast():
                 outputs = model(inputs)
             logits = getattr(outputs, "logits", outputs)  # transformers' models return a record
-            if not _are_logits(logits, targets):
+            if not are_logits(logits, targets):
                 raise ValueError(f"the outputs of {self._task.name} are no logits of its targets")
             return logits.flatten(0, -2)[:PREDICTIONS].double().log_softmax(-1).cpu()  # type: ignore[no-any-return]
 
@@ -153,8 +153,8 @@ class Evaluator:
         return means.finite()
 
 
-def _are_logits(outputs: object, targets: torch.Tensor) -> bool:
-    """Whether there is one class at least for every target: (..., classes) beside integers (...)."""
+def are_logits(outputs: object, targets: torch.Tensor) -> bool:
+    """Return whether there is one class at least for every target: (..., classes) beside integers (...)."""
     return (
         isinstance(outputs, torch.Tensor)
         and outputs.is_floating_point()

@@ -379,6 +379,14 @@ class Trainer(Learner):
             self.flat.data_d.add_(correction_d)
             self.drift.close_round(correction_d)
 
+    def local_values(self) -> dict[str, torch.Tensor]:
+        """Return copies of the local parameters on the CPU, by name."""
+        with self._live:
+            if self.local is None:
+                return {}
+            whole_l = self.local.vector()
+            return {place.name: whole_l[place.span].view(place.shape) for place in self.local.flat.places}
+
     def load_untrained(self, values: Mapping[str, torch.Tensor]) -> None:
         """Set buffers, frozen and local parameters by name. What the model does not have like that is passed over."""
         with self._live:

@@ -105,7 +105,9 @@ class ByteLM:
     def shard_eval_batches(self, shard: Shard, limit: int) -> list[Batch]:
         """Up to `limit` fixed windows of the held-out blocks of the shard's own domains; with the partition iid none,
         as all shards would have the same."""
-        return self._cut(self.split.held_out_of(shard, limit)) if isinstance(self.split, DomainSplit) else []
+        if shard.count == 1 or not isinstance(self.split, DomainSplit):
+            return []
+        return self._cut(self.split.held_out_of(shard, limit))
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy, in nats per byte."""
