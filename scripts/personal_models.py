@@ -15,12 +15,12 @@ strategies, round by round, without a network. Each node's model is tried on the
 
 One JSON line a run: the share of digits named rightly, over all nodes' digits together (`pooled`) and as the mean over
 nodes. Then a table: means over seeds with 95% intervals. With --liars every way but `alone` is run a second time, the
-last nodes being liars that publish the negative of what they learned, and only the others are compared, in both.
+last nodes being liars that publish the negative of what they learned, and only the others are compared, in both; runs
+without liars also have the shares over all nodes (`all_pooled`, `all_mean`).
 """
 
 import argparse
 import json
-from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, Final
 
@@ -88,9 +88,9 @@ def _model(trainer: Trainer, anchor_d: torch.Tensor) -> torch.nn.Module:
 
 @torch.no_grad()
 def rights(found: list[torch.nn.Module], asked: argparse.Namespace) -> list[tuple[int, int]]:
-    """Return how many of each honest node's own held-out digits its model names rightly, and how many there are."""
+    """Return how many of each node's own held-out digits its model names rightly, and how many there are."""
     task, counts = Digits("dirichlet", asked.alpha), []
-    for index, model in enumerate(found[: asked.nodes - asked.liars]):
+    for index, model in enumerate(found):
         batches = task.shard_eval_batches(Shard(index=index, count=asked.nodes), ALL)
         right = sum(int((model(images).argmax(1) == labels).sum()) for images, labels in batches)
         counts.append((right, sum(len(labels) for _, labels in batches)))
@@ -100,14 +100,17 @@ def rights(found: list[torch.nn.Module], asked: argparse.Namespace) -> list[tupl
 def row(way: str, seed: int, asked: argparse.Namespace, *, lies: bool) -> dict[str, Any]:
     """Return a run's figures."""
     counts = rights(models(way, seed, asked, lies=lies), asked)
+    told: dict[str, Any] = {"way": way, "lies": lies, "seed": seed, **_shares(counts[: asked.nodes - asked.liars])}
+    if asked.liars and not lies:
+        told |= {f"all_{key}": value for key, value in _shares(counts).items()}
+    return {**told, "nodes": [f"{right}/{there}" for right, there in counts]}
+
+
+def _shares(counts: list[tuple[int, int]]) -> dict[str, float]:
     held_out = [(right, there) for right, there in counts if there]
     return {
-        "way": way,
-        "lies": lies,
-        "seed": seed,
         "pooled": 100 * sum(right for right, _ in held_out) / sum(there for _, there in held_out),
         "mean": 100 * fmean(right / there for right, there in held_out),
-        "nodes": [f"{right}/{there}" for right, there in counts],
     }
 
 
@@ -118,7 +121,7 @@ def main() -> None:
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--alpha", type=float, default=0.1)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--inner-steps", type=int, default=20)
     parser.add_argument("--strength", type=float, default=0.1, help="Ditto's lambda")
     parser.add_argument("--aggregator", default="trimmed_mean")
@@ -141,11 +144,16 @@ def main() -> None:
         for way in ways:
             of = [each for each in rows if each["way"] == way and each["lies"] == lies]
             if of:
-                name = way + (", liars" if lies else "")
-                print(f"{name:20} {_words(of, 'pooled')}   mean of nodes {_words(of, 'mean')}")
+                print(_line(way + (", liars" if lies else ""), of, ""))
+    for way in ways if asked.liars else ():
+        print(_line(f"{way}, all nodes", [each for each in rows if each["way"] == way and not each["lies"]], "all_"))
 
 
-def _words(rows: list[Mapping[str, Any]], key: str) -> str:
+def _line(name: str, rows: list[dict[str, Any]], prefix: str) -> str:
+    return f"{name:22} {_words(rows, prefix + 'pooled'):12} mean of nodes {_words(rows, prefix + 'mean')}"
+
+
+def _words(rows: list[dict[str, Any]], key: str) -> str:
     found = estimate([each[key] for each in rows])
     assert found is not None, "called with rows"
     return f"{found.mean:.1f}" + ("" if found.half is None else f" ± {found.half:.1f}")

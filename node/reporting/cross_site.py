@@ -130,7 +130,7 @@ def _split(task: Task, saved: SavedModel, batches: Sequence[Batch]) -> TestSplit
     for batch in batches:
         pair = pair_of(batch)
         if pair is not None and not pair[1].is_floating_point():
-            labels, numbers = pair[1].unique(return_counts=True)
+            labels, numbers = torch.unique(pair[1], return_counts=True)
             for label, number in zip(labels.tolist(), numbers.tolist(), strict=True):
                 counts[label] = counts.get(label, 0) + number
     return TestSplit(

@@ -31,9 +31,11 @@ from torch import nn
 from p2ptrain import drift, inner
 from p2ptrain.drift.base import SumsCorrections
 from p2ptrain.drift.none import NoCorrection
+from p2ptrain.inner.adamw import AdamW
 from p2ptrain.inner.base import InnerOptimizer, bound_, moment_buffers
 from p2ptrain.inner.filed_optimizer import FiledOptimizer
 from p2ptrain.inner.inner_state import BufferPart, InnerState, Wanted, place_in
+from p2ptrain.inner.muon import Muon
 from p2ptrain.privacy.base import BudgetSpentError, Release
 from p2ptrain.privacy.unprotected import Unprotected
 from p2ptrain.saved.filed_vector import Refused
@@ -46,9 +48,9 @@ from p2ptrain.training.compiled_loss import CompiledLoss
 from p2ptrain.training.device_copies import Gathering, on_host, overwrite
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
 from p2ptrain.training.example_gradients import check_buffers
-from p2ptrain.training.flat import FlatParameters, Named, fingerprint, trainable
+from p2ptrain.training.flat import FlatParameters, Named, fingerprint, places, trainable
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
-from p2ptrain.training.local_parameters import LocalParameters, shared_and_local
+from p2ptrain.training.local_parameters import LOCAL_PREFIX, LocalParameters, shared_and_local
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.machine import pick_device as pick_device
 from p2ptrain.training.micro_batch import MicroBatch
@@ -110,7 +112,7 @@ class Trainer(Learner):
         self._suited = optimizer_options(task).get(config.optimizer, {})
         self.optimizer = self._own_optimizer()
         self.optimizer.attach(self.flat)
-        self.local = LocalParameters(self.model, shared, local, self._own_optimizer()) if local else None
+        self.local = LocalParameters(self.model, shared, local, self._optimizer_of(local)) if local else None
         """Those of this node alone; None: there are none."""
         self._round_steps = 0
         """Steps since the round began."""
@@ -182,6 +184,13 @@ class Trainer(Learner):
 
     def _own_optimizer(self) -> InnerOptimizer:
         return inner.get(self.config.optimizer, **{**self._suited, **self.config.optimizer_options()})
+
+    def _optimizer_of(self, local: Named) -> InnerOptimizer:
+        """One for the local parameters. Muon without a hidden matrix is the AdamW that it has beside it."""
+        if self.config.optimizer != Muon.name or any(place.hidden for place in places(self.model, local)):
+            return self._own_optimizer()
+        given = {**self._suited, **self.config.optimizer_options()}
+        return inner.get(AdamW.name, **{name: given[name] for name in ("weight_decay", "betas") if name in given})
 
     @property
     def identity(self) -> bytes:
@@ -494,9 +503,11 @@ class Trainer(Learner):
         }
         with self._live:
             buffers = self._buffers()
-            self._check_state(state, {name: tensor.shape for name, tensor in buffers.items()} | {"counters": (3,)})
             if self.local is not None:
                 self.local.check(untrained)
+            elif any(name.startswith(LOCAL_PREFIX) for name in state):
+                raise ValueError("it has local parameters, and this run has none: train.local was another")
+            self._check_state(state, {name: tensor.shape for name, tensor in buffers.items()} | {"counters": (3,)})
             for name, tensor in buffers.items():
                 if name in state and isinstance(self.optimizer, FiledOptimizer) and name in self.optimizer.buffers:
                     self.optimizer.put(name, state[name])
