@@ -7,7 +7,7 @@ term is part of the gradient, as in FedProx, which it is taken from: an optimize
 where the whole gradient is 0, like any other. Local parameters (`train.local`) have no x, and v's are not held.
 
 Costs: the vectors of one more model and optimizer and two more, and for each personal step the time of a step. They
-are taken within the node's own steps, so that whoever measures these has counted them.
+are taken within the node's own steps, so that what measures these has counted them.
 """
 
 import math
