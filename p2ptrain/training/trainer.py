@@ -544,7 +544,7 @@ class Trainer(Learner):
             if self.local is not None:
                 raise TaskError(
                     f"privacy.privatizer={privacy.privatizer.name} hides a round's move of shared parameters: what is "
-                    "told of a model with local ones (train.local) would not be covered; take "
+                    "shown of a model with local ones (train.local) would not be covered; take "
                     "privacy.privatizer=example"
                 )
             with calling(self.task, "train_batch"):
