@@ -35,6 +35,7 @@ FREE: Final = {
         "final_lr_fraction",
         "schedule",
         "late_average",
+        "local_steps",
         "step_normalization",
         "normalization_exponent",
         "most_lengthening",

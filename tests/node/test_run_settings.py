@@ -14,7 +14,7 @@ from node.system.errors import RunError, UsageError
 DECIDED = {
     *(f"sync.{key}" for key in known_keys()["sync"] or ()),
     *(f"train.{key}" for key in ("seed", "optimizer", "weight_decay", "betas", "epsilon", "momentum", "nesterov")),
-    *("train.drift", "train.drift_strength", "task.name", "task.size", "attack.name", "attack.z"),
+    *("train.local", "train.drift", "train.drift_strength", "task.name", "task.size", "attack.name", "attack.z"),
     *("network.swarm", "network.swarm_id", "node.role"),
 }
 """What makes another model, another state of the optimizer, other messages or another swarm."""
