@@ -23,7 +23,7 @@ from gossip.core.envelope import EnvelopeKind, Scope, open_envelope, open_from, 
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
-from gossip.core.messages import FindRequest, Hello, PauseRequest
+from gossip.core.messages import FindRequest, Hello, PauseRequest, ShiftRequest
 from gossip.core.statements import (
     PeerRecord,
     SnapshotOffer,
@@ -62,6 +62,7 @@ from gossip.updates.pull_priority import PullPriority
 from gossip.updates.roles import Roles
 from gossip.updates.rounds import ARRIVAL_S, LEAD_ROUNDS, Standing, standing, swarm_round
 from gossip.updates.seen import Seen
+from gossip.updates.shift_claims import ShiftClaims
 from gossip.updates.traffic import Traffic
 
 MAX_SEEN: Final = 4096
@@ -155,6 +156,7 @@ class Engine:
         )
         self.neighbours: Mapping[PeerId, Neighbour] = self.mesh.table
         self._pauses = AnnouncedPauses(self.neighbours)
+        self._shifts = ShiftClaims(self.neighbours)
         self.pulls = PullPriority(lambda: self.neighbours, self._actions)
         self._probation = Probation(rounds=config.probation_rounds, seats=liars)
         self._begun_at = float("-inf")
@@ -496,6 +498,25 @@ class Engine:
     def pauses_said(self, now: float) -> dict[PeerId, float | None]:
         """Return the neighbours that say that they are paused, and for how many seconds more (None: unknown)."""
         return self._pauses.returns(now)
+
+    # -- shifts of data
+
+    def on_shift(self, peer: PeerId, request: ShiftRequest, now: float) -> None:
+        """Handle a neighbour's claim that its data have shifted. Raises RemoteError."""
+        neighbour = self.neighbours[peer]
+        link = self._check_link(parse_update_header(open_from(request.link, self.scope, peer, EnvelopeKind.LINK)))
+        if self._learn(neighbour, link, now) is Verdict.REPLAYED:
+            raise RemoteError(Reason.REPLAYED, "a shift as of an old link")
+        self._shifts.say(peer, link.body.round)
+
+    def shift_word(self) -> ShiftRequest | None:
+        """Return our claim that our data have shifted, as of our newest link; None where there is none."""
+        newest = self.publisher.newest
+        return None if newest is None else ShiftRequest(link=newest.raw)
+
+    def shifts_said(self) -> dict[PeerId, int]:
+        """Return the neighbours that say that their data have shifted, and by which round each said so last."""
+        return self._shifts.rounds()
 
     # -- addresses
 

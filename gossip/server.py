@@ -21,7 +21,7 @@ from gossip.context import ServiceContext
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.identity import peer_id_of
 from gossip.core.ids import Digest, PeerId
-from gossip.core.limits import MAX_STREAMS_PER_PEER, PAUSE_PROTOCOL, STREAM_PROTOCOL
+from gossip.core.limits import MAX_STREAMS_PER_PEER, PAUSE_PROTOCOL, SHIFT_PROTOCOL, STREAM_PROTOCOL
 from gossip.core.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
 from gossip.core.messages import (
     ChunkRequest,
@@ -34,6 +34,7 @@ from gossip.core.messages import (
     PauseRequest,
     Request,
     SecureRequest,
+    ShiftRequest,
     SnapshotRequest,
     StateRequest,
     encode_answer,
@@ -100,7 +101,10 @@ class Server:
     async def handle_stream(self, protocol: str, stream: Stream) -> None:
         """Serve one stream to its end; raises nothing of the peer's or the network's making."""
         peer = stream.remote
-        if protocol not in (STREAM_PROTOCOL, PAUSE_PROTOCOL) or self._streams[peer] >= MAX_STREAMS_PER_PEER:
+        if (
+            protocol not in (STREAM_PROTOCOL, PAUSE_PROTOCOL, SHIFT_PROTOCOL)
+            or self._streams[peer] >= MAX_STREAMS_PER_PEER
+        ):
             self._context.offence(peer, RemoteError(Reason.PROTOCOL, "too many streams, or one for nothing we know"))
             await stream.reset()
             return
@@ -196,12 +200,17 @@ class Server:
                 self._allreducer.look_again()
                 self._summer.look_again()
                 return encode_answer()
+            case ShiftRequest():
+                self._engine.on_shift(peer, request, trio.current_time())
+                return encode_answer()
             case _:
                 assert_never(request)
 
     def _check_listens(self, peer: PeerId, request: Request) -> None:
-        if isinstance(request, PartRequest | SecureRequest | PauseRequest):
-            raise RemoteError(Reason.WRONG_ROLE, "a part of an exchange or a sum, or a pause, from who trains nothing")
+        if isinstance(request, PartRequest | SecureRequest | PauseRequest | ShiftRequest):
+            raise RemoteError(
+                Reason.WRONG_ROLE, "a part of an exchange or a sum, a pause, or a shift, from who trains nothing"
+            )
 
     def _check_of_region(self, peer: PeerId, request: Request) -> None:
         """Raise RemoteError for what a member of another region does not get: all but a region's model that may leave

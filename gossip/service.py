@@ -87,6 +87,7 @@ from gossip.updates.layer_plan_task import LayerWait
 from gossip.updates.pauses_task import say_paused
 from gossip.updates.roles import Roles
 from gossip.updates.round_closer_task import RoundCloser
+from gossip.updates.shift_claims_task import ShiftTeller
 
 SHOW_AFTER_S: Final = 1.0
 """Seconds in which a broadcast has reached all members: ten hops of 100 ms."""
@@ -197,6 +198,7 @@ class GossipService(Handlers):
         self._followers = Followers(
             self._context, engine.traffic, self._updates_in, self._server.blob_cache, engine.pulls
         )
+        self._shift_teller = ShiftTeller(self._context)
         self._layers = LayerWait(self._context, engine.layers, self._followers)
         self._nursery: trio.Nursery | None = None
         self.newest_members: frozenset[PeerId] = frozenset()
@@ -413,6 +415,16 @@ class GossipService(Handlers):
         """Tell the neighbours that we are paused after our newest update, until cancelled; the next update ends it for
         them. `seconds`: returns for how long from now, None where nobody knows. They do not wait for us meanwhile."""
         await say_paused(self._context, seconds)
+
+    def say_shifted(self, claim: int) -> None:
+        """Tell the neighbours that our own data have shifted, as of our newest update; those who have heard of this
+        `claim` are not told again. Call it once a round while it lasts."""
+        if self._nursery is not None:
+            self._shift_teller.say(claim, self._nursery)
+
+    def shift_claims(self) -> dict[PeerId, int]:
+        """Return the neighbours that say that their data have shifted, and by which round each said so last."""
+        return self._engine.shifts_said()
 
     async def close_round(self, round: int, *, at_most_s: float) -> RoundView:
         """Wait for a quorum of fresh neighbours, or for the deadline; at most `at_most_s` seconds."""

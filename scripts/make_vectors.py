@@ -221,6 +221,7 @@ def conversation() -> dict[str, object]:
         "part": (messages.PartRequest(envelope=goodbye), []),
         "secure": (messages.SecureRequest(envelope=goodbye), []),
         "pause": (messages.PauseRequest(link=link, seconds=25_200), []),
+        "shift": (messages.ShiftRequest(link=link), []),
         "find": (_find(record), [record, [record, record]]),
         **_of_members(),
     }

@@ -16,6 +16,9 @@ PAUSE_PROTOCOL: Final = "/p2ptrain/pause/1.0.0"
 """The stream protocol of pauses: framed as the other one. It is not below `/p2ptrain/1`, so a release that does not
 know it refuses the stream and charges nobody; a request that it cannot read it would charge."""
 
+SHIFT_PROTOCOL: Final = "/p2ptrain/shift/1.0.0"
+"""The stream protocol of claims that a member's data have shifted; as that of pauses, for the same reason."""
+
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
 

@@ -193,6 +193,13 @@ class PauseRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShiftRequest:
+    """Says that its sender's own data have shifted, as of the round of `link`, its newest. Answered by nothing."""
+
+    link: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class FindRequest:
     """Asks for the members of a run nearest to a place (discovery/routing_table.py); answered by the answerer's own
     record and theirs, nearest first. `record`: the asker's own. The envelopes are raw here; b"" stands for none."""
@@ -220,6 +227,7 @@ Request = (
     | PartRequest
     | SecureRequest
     | PauseRequest
+    | ShiftRequest
     | FindRequest
     | MemberRequest
 )
@@ -248,6 +256,8 @@ def encode_request(request: Request) -> bytes:
             return pack(("secure", envelope))
         case PauseRequest(link=link, seconds=seconds):
             return pack(("pause", link, seconds))
+        case ShiftRequest(link=link):
+            return pack(("shift", link))
         case FindRequest(swarm=swarm, run=run, genesis=genesis, target=target, record=record):
             return pack(("find", swarm, run, genesis, target, record))
         case MembershipRequest(page=page):
@@ -275,6 +285,7 @@ _PARSERS: Final[dict[str, Callable[[Fields], Request]]] = {
     "part": lambda fields: PartRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
     "secure": lambda fields: SecureRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
     "pause": lambda fields: PauseRequest(link=fields.binary(MAX_ENVELOPE_BYTES), seconds=fields.integer()),
+    "shift": lambda fields: ShiftRequest(link=fields.binary(MAX_ENVELOPE_BYTES)),
     "find": lambda fields: FindRequest(
         swarm=SwarmId(fields.exactly(SWARM_ID_BYTES)),
         run=RunId(fields.exactly(RUN_ID_BYTES)),
@@ -382,5 +393,6 @@ def parse_known_answer(raw: bytes | bytearray) -> Known:
 
 
 def parse_empty_answer(raw: bytes | bytearray) -> None:
-    """Check the answer to a goodbye, a part, a pause or a statement of a secure sum. Raises Refused or RemoteError."""
+    """Check the answer to a goodbye, a part, a pause, a shift or a statement of a secure sum. Raises Refused or
+    RemoteError."""
     _open_response(raw).end()

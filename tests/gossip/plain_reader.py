@@ -311,6 +311,7 @@ REQUESTS: dict[str, dict[str, Check]] = {
     "part": {"envelope": up_to(bytes, ENVELOPE)},
     "secure": {"envelope": up_to(bytes, ENVELOPE)},
     "pause": {"link": up_to(bytes, ENVELOPE), "seconds": uint()},
+    "shift": {"link": up_to(bytes, ENVELOPE)},
     "find": {
         "swarm": exactly(16),
         "run": exactly(16),
@@ -334,6 +335,7 @@ ANSWERS: dict[str, list[Check]] = {
     "part": [],
     "secure": [],
     "pause": [],
+    "shift": [],
     "find": [up_to(bytes, ENVELOPE), list_of(up_to(bytes, ENVELOPE), 16)],
     "membership": [*KNOWN.values()],
     "buckets": [up_to(bytes, 2048)],

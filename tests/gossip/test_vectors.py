@@ -247,7 +247,7 @@ def parse_answer(raw: bytes, request: str) -> list[Any]:
             return list(vars(messages.parse_known_answer(raw)).values())
         case "buckets" | "roster" | "terms":
             return [messages.parse_bytes_answer(raw, MEMBER_ANSWERS[request])]
-        case "goodbye" | "part" | "secure" | "pause":
+        case "goodbye" | "part" | "secure" | "pause" | "shift":
             messages.parse_empty_answer(raw)
             return []
         case _:
