@@ -19,6 +19,7 @@ from node.exporters import EXPORTERS
 from node.metrics.declared import METRICS, Metric, NoPanel
 from node.participation import PARTICIPATION
 from node.selection import SELECTION
+from node.shift import SHIFT_DETECTORS
 from node.system import errors
 from p2ptrain import aggregate, compress
 from p2ptrain.aggregate import AGGREGATORS, PRE_AGGREGATORS, Weighted
@@ -167,6 +168,7 @@ def members() -> str:
         "privatizer (`privacy.privatizer`)": PRIVATIZERS,
         "participation (`participation.policy`)": PARTICIPATION,
         "selection (`selection.policy`)": SELECTION,
+        "shift detector (`shift.detector`)": SHIFT_DETECTORS,
         "exporter (`monitoring.exporters`)": EXPORTERS,
     }
     rows = [

@@ -17,7 +17,7 @@ fi
 
 echo "p2ptrain setup: installing (the first time takes a minute or two and about 1.5 GB of disk)"
 if ! "$VENV/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt \
-    torch --editable '.[test,dev,bench,fast,tensorboard,otel,wandb,hf,bnb,trl,lightning,notebook,torchft,onnx,privacy]' >"$VENV/setup.log" 2>&1; then
+    torch --editable '.[test,dev,bench,fast,tensorboard,otel,wandb,hf,bnb,trl,lightning,notebook,torchft,onnx,privacy,shift]' >"$VENV/setup.log" 2>&1; then
     if "$VENV/bin/python" -c 'import p2ptrain, node, gossip, torch, libp2p' 2>/dev/null; then
         echo "p2ptrain setup: offline? the package index does not answer; going on with what is installed" >&2
     else

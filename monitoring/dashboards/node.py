@@ -132,6 +132,15 @@ ROOM = Row(
             empty="no node has a budget",
         ),
         Panel(
+            title="Shift of own data",
+            help="Standard deviations from what is usual, by signal: docs/how-to/data-shift.md. And shifts told.",
+            queries=(
+                Query("p2ptrain_shift_deviation", "{{node}} {{signal}}"),
+                Query("increase(p2ptrain_shifts_total[10m]) > 0", "{{node}} told: {{where}}"),
+            ),
+            empty="no node watches its data for shift",
+        ),
+        Panel(
             title="Privacy spent, over its budget",
             help="Epsilon over privacy.epsilon: docs/how-to/privacy-budget.md. At 1 own data are not trained on.",
             queries=(Query("p2ptrain_privacy_epsilon / p2ptrain_privacy_epsilon_budget", "{{node}}"),),

@@ -14,6 +14,7 @@
     [selection]  whose updates this node fetches first
     [privacy]  what of this node's data the model may tell
     [personal] a second model of this node's own
+    [shift]    whether this node watches its own data for shift
 
 `load` merges files in their order, then `--set section.key=value`, and turns every mistake into a UsageError of one
 line. It imports the learning package (and with it torch): commands import this module when they run, not before.
@@ -38,6 +39,7 @@ from node.config.personal_section import PersonalConfig
 from node.config.privacy_section import PrivacyConfig
 from node.config.sections import MonitoringConfig, NetworkConfig, NodeConfig, check_addresses, merged, role_in
 from node.config.selection_section import SelectionConfig
+from node.config.shift_section import ShiftConfig
 from node.config.toml_source import Raw, inline_table, parse_set
 from node.config.visits_section import VisitsConfig
 from node.system.errors import UsageError
@@ -109,6 +111,7 @@ class Config(BaseModel):
     selection: SelectionConfig = SelectionConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     personal: PersonalConfig = PersonalConfig()
+    shift: ShiftConfig = ShiftConfig()
 
     def to_toml(self) -> str:
         """Write every setting, defaults included, as a file that `load` reads back to the same configuration."""
@@ -145,6 +148,7 @@ def from_raw(raw: Raw) -> Config:
     config.participation.check()
     _check_selection(config)
     config.privacy.check()
+    config.shift.check(private=config.privacy.on)
     config.attack.find()
     return config
 

@@ -517,6 +517,24 @@ class PrivacyBudgetSpent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShiftDetected(Event):
+    """The node's own data have shifted, or most members say that theirs have (`[shift]`)."""
+
+    name: ClassVar[str] = "shift"
+
+    round: int
+    where: str
+    """`here`: own data; `everywhere`: those of most members; `newcomer`: own data differ from the held-out ones as the
+    node begins."""
+    signals: list[str]
+    """What of own data has shifted."""
+    said: int
+    """How many neighbours have said so of theirs lately: their word."""
+    members: int
+    """How many were there, this node included."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NeighboursChosen(Event):
     """The node fetches the updates of other neighbours first than in the round before (`[selection]`)."""
 

@@ -37,6 +37,7 @@ from node.events.event_types import (
     RoundTrained,
     RouterAnswered,
     SecureRound,
+    ShiftDetected,
     Started,
     Throttled,
     Unpaused,
@@ -44,6 +45,7 @@ from node.events.event_types import (
     WarningEvent,
 )
 from node.events.page_address import page_words
+from node.events.shift_words import of_shift
 from node.system import text
 from node.system.safe_io import silence
 
@@ -213,6 +215,8 @@ def _words(event: Event) -> tuple[str, str]:
             return message, "dim"
         case Paused():
             return f"paused by {event.reason}: {event.why}", "yellow"
+        case ShiftDetected():
+            return of_shift(event), "yellow"
         case PrivacyBudgetSpent():
             return _of_spent_privacy(event), "yellow"
         case Unpaused():

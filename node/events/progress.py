@@ -27,10 +27,12 @@ from node.events.event_types import (
     Resumed,
     RoundClosed,
     RoundTrained,
+    ShiftDetected,
     Started,
     Unpaused,
     WarningEvent,
 )
+from node.events.shift_words import of_shift
 
 _BYTES = ("bytes_sent", "bytes_received", "payload_bytes_sent", "payload_bytes_received")
 _COUNTS = ("steps", "neighbours", "members", *_BYTES, "accepted", "rejected")
@@ -187,6 +189,8 @@ class NodeProgress:
                 self.checkpoint, self.checkpoint_round = event.path, event.round
             case Resumed() | Joined():
                 self.rounds_done = event.round
+            case ShiftDetected():
+                self.warnings = [*self.warnings, f"round {event.round + 1}: {of_shift(event)}"][-MAX_WARNINGS:]
             case WarningEvent():
                 self.warnings = [*self.warnings, event.message][-MAX_WARNINGS:]
             case Ended():

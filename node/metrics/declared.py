@@ -31,6 +31,7 @@ from node.events.event_types import (
     RoundClosed,
     RoundTrained,
     SecureRound,
+    ShiftDetected,
     Started,
 )
 from node.events.sent_bits import BITS
@@ -825,6 +826,34 @@ METRICS: Final[tuple[Metric, ...]] = (
         wrong="near the budget: fewer examples go through the model at a time",
         sources=(Live(lambda now: now.budget_used),),
         panel="Node / Share of the budget that is taken",
+    ),
+    Metric(
+        name="shifts",
+        kind="counter",
+        labels=("where",),
+        begins=(("here",), ("everywhere",), ("newcomer",)),
+        of_training=True,
+        help="Shifts of data: of the node's own, of most members' by their word, or as it began.",
+        page=(
+            "shifts of data that the node has told ([how-to](how-to/data-shift.md)): `here`, `everywhere`, or "
+            "`newcomer`, where its own data differ from the held-out ones as it begins"
+        ),
+        wrong="rises: [DataShifted](#datashifted)",
+        sources=(Counted(ShiftDetected, label="where", by="where"),),
+        panel="Node / Shift of own data",
+    ),
+    Metric(
+        name="shift_deviation",
+        kind="gauge",
+        labels=("signal",),
+        help="How far each signal of shift is from what is usual, in standard deviations of the reference.",
+        page=(
+            "how far each [signal of shift](how-to/data-shift.md) is from what is usual, in standard deviations; "
+            "none where none is watched"
+        ),
+        wrong="stays beyond 3",
+        sources=(Live(lambda now: now.shift_deviation),),
+        panel="Node / Shift of own data",
     ),
     Metric(
         name="privacy_epsilon",

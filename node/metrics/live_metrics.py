@@ -62,6 +62,8 @@ class Readings:
     """What the node may take, by resource: bytes, and cores of `cpu`; empty where it has no budget."""
     budget_used: Mapping[str, float] = field(default_factory=dict)
     """What it takes of each."""
+    shift_deviation: Mapping[str, float] = field(default_factory=dict)
+    """How far each signal of shift is from what is usual, in standard deviations; empty where none is watched."""
     privacy_epsilon: Mapping[str, float] = field(default_factory=dict)
     """What the node's data have spent of their privacy, by delta; empty where nothing protects them."""
     privacy_epsilon_budget: Mapping[str, float] = field(default_factory=dict)

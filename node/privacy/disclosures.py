@@ -60,6 +60,12 @@ def _withheld(*, per_round: bool) -> list[Disclosure]:
             "measured on examples held out for all, not on the shard",
         ),
         Disclosure("divergence of predictions", Coverage.WITHHELD, "measured on examples held out for all"),
+        Disclosure(
+            "signals of shift from own data",
+            Coverage.WITHHELD,
+            "loss and moments of inputs are refused together with a privatizer; predictions are compared on examples "
+            "held out for all",
+        ),
         Disclosure("search for the learning rate", Coverage.WITHHELD, "refused together with a privatizer"),
         Disclosure("buffers, such as running means", Coverage.WITHHELD, "a model that changes any is refused"),
     ]

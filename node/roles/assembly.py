@@ -50,6 +50,7 @@ from node.roles.memory_forecast import genesis_filed_from
 from node.roles.personal_check import check_personal
 from node.roles.privacy_check import check_first_round, check_ledger, check_privacy, private_training
 from node.roles.residency_check import check_residency, residency_of
+from node.shift.watch import KEPT_MODEL
 from node.system.errors import RunError, UsageError
 from node.system.process_use import ProcessUse
 from node.training.averagers.averager_registry import AVERAGERS
@@ -68,6 +69,8 @@ from node.training.region_turns import RegionTurns
 from node.training.remote_trainer import RemoteTrainer
 from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
+from node.training.shift_watching import META as SHIFT_META
+from node.training.shift_watching import shifts_for
 from node.training.snapshots import LARGE, SnapshotCutter
 from node.training.update_counts import UpdateCounts
 from node.training.visiting import check_visits, visitors_for
@@ -383,6 +386,7 @@ def make_node(
         privacy=around.privacy,
         snapshots=snapshots,
         chooser=chooser_for(config, rule.minimum(), around.rng),
+        shifts=shifts_for(config, trainer),
         visitors=visitors_for(config, run.run_id, trainer, state, private=around.private is not None),
     )
     return node, _started(node, around.user)
@@ -511,6 +515,8 @@ def resume(node: Node, given: Checkpoint | None = None) -> Checkpoint | None:
         node.inner.trainer.load_state_dict(checkpoint.trainer_state)
         if isinstance(node.strategy, StepsAnchor) and isinstance(node.inner.trainer, TellsInnerState):
             node.inner.trainer.take_optimizer_state(whole_buffers(node.strategy.optimizer_state()))
+        if node.shifts is not None and SHIFT_META in checkpoint.meta:
+            node.shifts.load(checkpoint.meta[SHIFT_META], checkpoint.tensors.get(KEPT_MODEL))
         node.late.load_state_dict(checkpoint.part(LATE.removesuffix(".")), node.inner.trainer.numel)
     except ValueError as error:
         raise RunError(

@@ -98,6 +98,7 @@ from node.training.outcome import (
 )
 from node.training.remote_learner import gpu_memory_of
 from node.training.remote_trainer import RemoteTrainer, TrainerLostError
+from node.training.shift_watching import look_as_newcomer
 from node.training.spent_budget import is_spent, serve_on
 from node.training.sync_loop import follow, synchronize, train
 from node.visits.visit_server import VisitServer
@@ -621,6 +622,8 @@ async def _train_and_synchronize(node: Node, *, resumed: bool) -> None:
     if not node.state.finished:
         await enter(node, resumed=resumed)
         node.inner.settle()
+        if not resumed:
+            await look_as_newcomer(node)
         node.watch.check_margin(len(node.service.neighbours()) + 1)
         node.watch.check_outer()
         node.journal.training_began()

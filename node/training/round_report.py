@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 import trio
@@ -25,11 +25,12 @@ from node.training.checkpoint import Checkpoint
 from node.training.checkpoint_room import bytes_of, lacking_words
 from node.training.divergence import diverged, untrainable, unusable, why_unusable
 from node.training.inner_loop import Phase
+from node.training.neighbours_predictions import divergence_of
 from node.training.node import Node
 from node.training.remote_learner import gpu_memory_of
 from p2ptrain.aggregate.topology import spectral_gap
 from p2ptrain.saved.tensor_file import FiledTensor, Storable
-from p2ptrain.sync.base import InPlace, RoundResult
+from p2ptrain.sync.base import RoundResult
 from p2ptrain.training.late_average import LATE
 from p2ptrain.training.layout import StateLayout
 from p2ptrain.training.trainer import UNTRAINED_PREFIX
@@ -40,10 +41,6 @@ BYTES_PER_PARAMETER = 4
 LAST_WAITS_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds between the attempts to write the last checkpoint: half a minute in all. In it an operator who sees that the
 disk is full can make room, and other nodes of a swarm remove what they do not need. Chosen."""
-
-MAX_COMPARED = 4
-"""Most neighbours whose predictions are compared with ours: each takes a pass of a small batch, and no update is taken
-meanwhile."""
 
 
 async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundResult, *, close_seconds: float) -> None:
@@ -85,24 +82,11 @@ async def evaluate(node: Node, phi_d: torch.Tensor | None = None, *, rounds: int
     node.journal.measured(eval_loss=found.loss)
     node.journal.eval_round, node.journal.own = rounds, dict(found.own)
     node.watch.note_metrics_fault(found.fault)
-    divergence = await _divergence(node, phi_d)
+    divergence = await divergence_of(node, phi_d)
     node.journal.emit(Evaluated(round=rounds, eval_loss=found.loss, output_divergence=divergence, own=node.journal.own))
     why = why_unusable(found.loss)
     if why is not None:
         raise diverged(node, why) if rounds else untrainable(found.loss)
-
-
-async def _divergence(node: Node, phi_d: torch.Tensor | None) -> float | None:
-    """Return the divergence of our predictions from those of the neighbours' newest models; None where none is held."""
-    strategy, trainer = node.strategy, node.inner.trainer
-
-    peers = [peer for it in sorted(node.service.neighbours())[:MAX_COMPARED] if (peer := str(it)) in node.estimates]
-    if not peers or not isinstance(strategy, InPlace):
-        return None
-    async with node.strategy_lock:  # models are read as they are held, and do not change meanwhile
-        own_d = trainer.vector() if phi_d is None else phi_d
-        held = filter(lambda model_d: model_d is not None, map(strategy.estimate_model, peers))
-        return await node.executor.offload(lambda: trainer.divergence(own_d, cast(Iterator[torch.Tensor], held)))
 
 
 async def save(
@@ -175,6 +159,8 @@ def checkpoint_of(
     }
     tensors = {name: value for name, value in storable.items() if isinstance(value, torch.Tensor)}
     tensors |= {f"sync.{name}": value for name, value in sync.items()}
+    if node.shifts is not None:
+        tensors |= node.shifts.tensors()
     tensors |= {LATE + name: value for name, value in node.late.state_dict().items()}
     filed = {name: value for name, value in storable.items() if isinstance(value, FiledTensor)}
     meta: dict[str, Any] = {
@@ -189,6 +175,8 @@ def checkpoint_of(
     }
     if node.privacy is not None:
         meta["privacy"] = node.privacy.mark._asdict()
+    if node.shifts is not None:
+        meta["shift"] = node.shifts.state()
     return Checkpoint(round=next_round, meta=meta, tensors=tensors, filed=filed)
 
 
@@ -254,6 +242,7 @@ def readings(node: Node) -> Readings:
         visits={} if node.visitors is None else node.visitors.counts,
         paused={} if node.pauses is None else node.pauses.seconds_now(),
         neighbours_paused=len(service.paused_neighbours()),
+        shift_deviation={} if node.shifts is None else node.shifts.watch.deviations,
         privacy_epsilon={} if node.privacy is None else node.privacy.spent_by_delta(),
         privacy_epsilon_budget={} if node.privacy is None else node.privacy.budget_by_delta(),
         crossed={"sent": service.stats.crossed_bytes_sent, "received": service.stats.crossed_bytes_received},

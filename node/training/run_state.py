@@ -65,6 +65,8 @@ class RunState:
     """Set when the next round is entered."""
     held: Callable[[], bool] = lambda: False
     """Whether training is to stand still: a phase with any steps ends then, once it may."""
+    shift_factor: float = 1.0
+    """On the learning rate, for some rounds after the node's data have shifted."""
     _gathering: bool = False
     _uncounted: int = 0
 
@@ -135,7 +137,7 @@ class RunState:
         """Return the factor on the learning rate after so many steps of a phase: the strategy's for the planned steps,
         1 for most, and a kth of it once the phase is k times as long, because an exchange outlasts the plan. So nodes
         move little further apart than configured, however long the others take (docs/decisions/0035)."""
-        return self._local_rate * min(1.0, self.pace.steps / (steps + 1))
+        return self._local_rate * self.shift_factor * min(1.0, self.pace.steps / (steps + 1))
 
     @property
     def overlap_steps(self) -> int:

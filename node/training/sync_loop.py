@@ -30,6 +30,7 @@ from node.training.outcome import note_lost_device
 from node.training.pausing import stand_still
 from node.training.remote_trainer import TrainerLostError
 from node.training.round_report import record_round
+from node.training.shift_watching import watch_shift
 from node.training.spent_budget import is_spent, tell_spent
 from node.training.trainer_restart import forget_trainer, go_on_anew
 from node.training.visiting import take_visits
@@ -139,6 +140,7 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
                     await node.executor.drive(node.inner.settling())
                 except TrainerLostError as lost:
                     forget_trainer(node, lost)
+            await watch_shift(node, phase, result)
             await record_round(node, phase, view, result, close_seconds=trio.current_time() - began)
             del phase, result  # before the next phase ends
             if node.inner.trainer.numel >= LARGE_MODEL or node.config.budget.memory is not None:

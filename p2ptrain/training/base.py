@@ -16,6 +16,7 @@ from p2ptrain.saved.tensor_file import Storable
 from p2ptrain.sync.sliced_vectors import SliceHolders
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.metrics import Measures
+from p2ptrain.training.data_looks import DataLook
 from p2ptrain.training.device_copies import Gathering
 from p2ptrain.training.layout import StateLayout
 from p2ptrain.training.train_config import TrainConfig
@@ -182,6 +183,18 @@ class ProtectsData(Protocol):
 
     def end_round(self) -> None:
         """Make the round's own move what may be released of it, in the live model. Call it before a snapshot."""
+
+
+@runtime_checkable
+class LooksAtData(Protocol):
+    """A learner that tells how a model does on its own data, and what their inputs are like, for shift detectors."""
+
+    def look_at_own(self, x_d: torch.Tensor, step: int, *, examples: int) -> DataLook:
+        """Return what the model `x_d` (d,) and the inputs say of so many examples of own data, as they are at `step`.
+        Safe beside steps."""
+
+    def look_at_held_out(self, x_d: torch.Tensor, *, examples: int) -> DataLook:
+        """Return the same of held-out examples, which all nodes have alike. Safe beside steps."""
 
 
 @runtime_checkable

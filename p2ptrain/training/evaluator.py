@@ -59,6 +59,11 @@ class Evaluator:
         with self._bound(x_d) as model:
             return self._mean(model, self._held_out() if batches is None else batches)
 
+    def losses(self, x_d: torch.Tensor, batches: list[Batch]) -> list[float]:
+        """Mean loss of the model `x_d` (d,) on each of these batches. ValueError on another shape."""
+        with self._bound(x_d) as model:
+            return [self._mean(model, [batch]) for batch in batches]
+
     def measure(self, x_d: torch.Tensor) -> Measures:
         """Return the same, and the task's own metrics: what these raise is told, not raised. ValueError on another
         shape."""

@@ -24,6 +24,7 @@ examples, no verdict of `judge`. Such a run does not go on bit for bit: examples
 import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -45,6 +46,7 @@ from p2ptrain.tasks.calling import calling, checked_loss
 from p2ptrain.tasks.metrics import Measures, metric_units
 from p2ptrain.training.base import Learner, OptimizerPlace
 from p2ptrain.training.compiled_loss import CompiledLoss
+from p2ptrain.training.data_looks import DataLook, fresh_batch, look_at
 from p2ptrain.training.device_copies import Gathering, on_host, overwrite
 from p2ptrain.training.evaluator import Evaluator, kl_of_mean
 from p2ptrain.training.example_gradients import check_buffers
@@ -447,6 +449,19 @@ class Trainer(Learner):
         with calling(self.task, "train_batch"):
             batch = self.task.train_batch(round, seed=self.data_seed ^ JUDGED, shard=self.shard, size=size)
         return self._evaluator.loss(x_d, [batch])
+
+    def look_at_own(self, x_d: torch.Tensor, step: int, *, examples: int) -> DataLook:
+        """Return what the model `x_d` (d,) and the inputs say of so many examples of own data, as they are at `step`.
+        Safe beside `step`."""
+        with calling(self.task, "train_batch"):
+            batch = fresh_batch(self.task, step, seed=self.data_seed, shard=self.shard, examples=examples)
+        return look_at([batch], partial(self._evaluator.losses, x_d))
+
+    def look_at_held_out(self, x_d: torch.Tensor, *, examples: int) -> DataLook:
+        """Return the same of held-out examples, at most so many, which all nodes have alike. Safe beside `step`."""
+        with calling(self.task, "eval_batches"):
+            batches = self.task.eval_batches(examples)
+        return look_at(batches, partial(self._evaluator.losses, x_d))
 
     def model_with(self, x_d: torch.Tensor | None = None) -> nn.Module:
         """Return a model of its own in eval mode, with the parameters `x_d` (d,) or the live ones: to generate from."""

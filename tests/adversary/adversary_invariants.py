@@ -166,6 +166,7 @@ def sizes_of(life: Life) -> Iterator[tuple[str, int, int]]:
     yield "early parts", len(service._allreducer._early), 4 * 64
     yield "streams served", service._server.serving, 8 * (config.degree + 20)
     yield "bytes served", engine.publisher.blobs.bytes_held, 11 * config.max_payload_bytes
+    yield "claims of shift", len(engine._shifts._said), config.degree
     for neighbour in engine.neighbours.values():
         yield "pending links", len(neighbour.chain._pending), 16
         yield "recent links", len(neighbour.chain._recent), 32
@@ -190,6 +191,7 @@ def judge(stage: Stage, clean: Clean | None, seconds: float, found: Violations) 
     _adoptions(stage, found)
     _rounds(stage, found)
     _places(stage, found)
+    _shifts(stage, found)
     for line in stage.misled:
         found.add("misled", line)
     if clean is not None:
@@ -248,6 +250,13 @@ def _adoptions(stage: Stage, found: Violations) -> None:
         liars = len(it.donors & hostile)
         if liars and (len(it.donors) <= f or 2 * liars >= len(it.donors)):
             found.add("adopted", f"{it.name} at {it.at:.0f} s of {len(it.donors)} donors, {liars} of them hostile")
+
+
+def _shifts(stage: Stage, found: Violations) -> None:
+    """Data shift nowhere, or at one of five as it says: fewer than half that lie make no shift everywhere."""
+    for life in stage.lives:
+        for event in life.member.told("shift"):
+            found.add("shift", f"{life.member.name} tells a shift {event['where']}, with {event['said']} that say so")
 
 
 def _rounds(stage: Stage, found: Violations) -> None:

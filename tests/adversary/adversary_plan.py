@@ -22,6 +22,7 @@ import moves_members
 import moves_pauses
 import moves_payloads
 import moves_regions
+import moves_shifts
 import moves_sums
 from adversary_move import MOVES, Move, draw_move
 from adversary_scenario import KINDS, LATER, Scenario, draw_scenario
@@ -38,6 +39,7 @@ FILES: Final = (
     moves_pauses,
     moves_payloads,
     moves_regions,
+    moves_shifts,
     moves_sums,
 )
 """Imported for what they register."""

@@ -65,6 +65,12 @@ LATE_REGION: Final = frozenset({"late_region"})
 SUMS: Final = frozenset({"sums"})
 """The hostile nodes speak of secure sums."""
 
+SHIFTS: Final = frozenset({"shifts"})
+"""And one: of five honest nodes all watch their data for shift, which does not come, and one says that it has."""
+
+SAYS_SHIFT: Final = 1
+"""Number of that one."""
+
 LATER: Final = {
     "login": 1000,
     "regions": 2000,
@@ -74,6 +80,7 @@ LATER: Final = {
     "layers": 6000,
     "late_region": 7000,
     "sums": 8000,
+    "shifts": 9000,
 }
 """Kinds by their first seeds; those after it are of the same kind, up to the next."""
 
@@ -236,7 +243,7 @@ def draw_scenario(kind: str, rng: random.Random, seed: int) -> Scenario:
         shape["honest"] = max(shape["honest"], 5)
     if kind in REGIONS | BOUND | RESIDENCY | LATE_REGION:  # as many in each as f = 1 wants
         shape |= {"honest": 8, "f": 1, "degree": 8}
-    if kind in PAUSES:
+    if kind in PAUSES | SHIFTS:
         shape |= {"honest": 5, "f": 1}
     if kind == "open":
         shape["degree"] = rng.choice([4, 8])

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import trio
 from adversary_members import SWARM, enroll, gate_of
-from adversary_scenario import AWAY, BOUND, COMES_AT, HIDDEN, PAUSES, STEP_SECONDS, Scenario
+from adversary_scenario import AWAY, BOUND, COMES_AT, HIDDEN, PAUSES, SAYS_SHIFT, SHIFTS, STEP_SECONDS, Scenario
 from hostile_chain import Vector
 from hostile_peer import HostilePeer
 from sim_swarm import Member, Swarm, key_of
@@ -188,6 +188,8 @@ class Stage:
         pauses = number in AWAY and self.scenario.kind in PAUSES
         if pauses:
             sections["participation"] = {"policy": ["plugged"], "calm_s": 1.0}
+        if self.scenario.kind in SHIFTS:
+            sections["shift"] = {"detector": "page_hinkley", "settle": 1, "examples": 16}
         if self.relay_transport is not None:
             sections["network"]["via"] = self.relay_transport.addresses[0]
         if self.scenario.kind == "relay":
@@ -197,6 +199,8 @@ class Stage:
 
         def change(node: Node) -> None:
             self._watch(name, node)
+            if node.shifts is not None and number == SAYS_SHIFT:
+                node.shifts.verdict.note_own(0)
 
         member = await self._swarm.start(
             name,

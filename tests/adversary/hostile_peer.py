@@ -42,6 +42,7 @@ from gossip.core.messages import (
     PauseRequest,
     Request,
     SecureRequest,
+    ShiftRequest,
     SnapshotRequest,
     StateRequest,
     encode_answer,
@@ -107,9 +108,10 @@ ANSWERED: Final = {
     TermsRequest: "terms",
     PauseRequest: "pause",
     SecureRequest: "secure",
+    ShiftRequest: "shift",
 }
-"""What honest nodes ask, by the name on the wire; the last within a secure sum alone, the one before it where nodes
-pause alone, and the four before that in a private swarm alone."""
+"""What honest nodes ask, by the name on the wire; the last three where nodes pause, within a secure sum, or where data
+shift alone, and the four before those in a private swarm alone."""
 
 
 @dataclass(frozen=True)
@@ -403,7 +405,7 @@ class HostilePeer:
             case ChunkRequest(address=address, index=index) if address in self.chain.blobs:
                 data = self.chain.blobs[address][1]
                 return encode_answer(data[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES])
-            case GoodbyeRequest() | PartRequest() | SecureRequest() | PauseRequest():
+            case GoodbyeRequest() | PartRequest() | SecureRequest() | PauseRequest() | ShiftRequest():
                 return encode_answer()
             case FindRequest():
                 return encode_answer(self.record, self.records[:16])

@@ -51,6 +51,8 @@ DEFAULT_SEEDS = (
     7002,
     8000,
     8001,
+    9000,
+    9001,
 )
 """Few that together draw all there is; `make soak` plays the first 500, and meetings of the next 300."""
 
@@ -86,12 +88,12 @@ def test_every_request_every_statement_and_every_protocol_has_a_move() -> None:
 
 
 def test_what_honest_nodes_ask_is_answered_wrongly_in_every_way() -> None:
-    asked = set(messages._PARSERS) - {"membership", "buckets", "roster", "terms", "pause", "secure"}
+    asked = set(messages._PARSERS) - {"membership", "buckets", "roster", "terms", "pause", "secure", "shift"}
     assert set(ANSWERED.values()) == set(messages._PARSERS)
     for how in FAULTS:
         assert asked <= set(MOVES[f"answer.{how}"].variants)
-    assert set(messages._PARSERS) - asked - {"pause", "secure"} == set(MOVES["members.answer"].variants)
-    assert set(FAULTS) == set(MOVES["pauses.answer"].variants)
+    assert set(messages._PARSERS) - asked - {"pause", "secure", "shift"} == set(MOVES["members.answer"].variants)
+    assert set(FAULTS) == set(MOVES["pauses.answer"].variants) == set(MOVES["shifts.answer"].variants)
 
 
 def test_a_plan_is_kept_and_read_again() -> None:

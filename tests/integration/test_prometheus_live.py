@@ -23,6 +23,7 @@ NOT_PROVOKED = {
     "Share of time paused, by reason",
     "Share of the budget that is taken",
     "Privacy spent, over its budget",
+    "Shift of own data",
     "Visitors' differences, by result",
     "Clipped since the start, by peer (the first ten)",
 }

@@ -46,6 +46,7 @@ def test_every_record_of_the_release_before_comes_back_as_it_was():
         "chosen",
         "privacy_budget_spent",
         "secure_round",
+        "shift",
     }
     assert {record["event"] for record in told} == {kind.name for kind in kinds()} - newer
     for record in told:
