@@ -69,8 +69,7 @@ from node.training.region_turns import RegionTurns
 from node.training.remote_trainer import RemoteTrainer
 from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
-from node.training.shift_watching import META as SHIFT_META
-from node.training.shift_watching import shifts_for
+from node.training.shift_watching import resume_shifts, shifts_for
 from node.training.snapshots import LARGE, SnapshotCutter
 from node.training.update_counts import UpdateCounts
 from node.training.visiting import check_visits, visitors_for
@@ -515,14 +514,13 @@ def resume(node: Node, given: Checkpoint | None = None) -> Checkpoint | None:
         node.inner.trainer.load_state_dict(checkpoint.trainer_state)
         if isinstance(node.strategy, StepsAnchor) and isinstance(node.inner.trainer, TellsInnerState):
             node.inner.trainer.take_optimizer_state(whole_buffers(node.strategy.optimizer_state()))
-        if node.shifts is not None and SHIFT_META in checkpoint.meta:
-            node.shifts.load(checkpoint.meta[SHIFT_META], checkpoint.tensors.get(KEPT_MODEL))
         node.late.load_state_dict(checkpoint.part(LATE.removesuffix(".")), node.inner.trainer.numel)
     except ValueError as error:
         raise RunError(
             f"the checkpoint in {node.checkpoints.folder} is of another model ({error})",
             hint="run with the options it was made with, or give another --run-dir",
         ) from error
+    resume_shifts(node, checkpoint.meta, checkpoint.tensors.get(KEPT_MODEL))
     node.state.enter_round(checkpoint.round)
     if "held" in checkpoint.part("sync"):  # rounds before it withstood liars
         node.service.outvotes_liars()

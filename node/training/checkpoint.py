@@ -1,6 +1,6 @@
 """Checkpoints: one folder each, whole or absent. A node resumes from the newest valid one.
 
-    checkpoint/round-00000040/state.safetensors     tensors, by dotted name: trainer.*, sync.*, model.*
+    checkpoint/round-00000040/state.safetensors     tensors, by dotted name: trainer.*, sync.*, model.*, shift.*
     checkpoint/round-00000040/meta.json             round, config, names, totals, digests of itself and of the tensors
 
 Reading is in `p2ptrain/saved/files.py`; this module writes, keeps and prunes them.

@@ -9,6 +9,7 @@
                   not enough, and not there in older releases' files
     peer_id, first, steps, compute_s, wall_s, epoch    who trained, and how far it had come
     privacy       where the data are protected: the newest entry of the privacy ledger, {entries, digest}
+    shift         where the data are watched for shift: what the detectors have seen (node/shift/watch.py)
 
 A file without `meta_digest` is read as well, so every field is checked against its bounds, covered by a digest or not.
 Nothing that `parse` returns can make a start fail.

@@ -13,7 +13,7 @@ import torch
 
 from node.config.schema import Config
 from node.config.shift_section import ShiftConfig
-from node.events.event_types import ShiftDetected
+from node.events.event_types import ShiftDetected, WarningEvent
 from node.shift.newcomer import differs
 from node.shift.shift_verdict import ShiftVerdict
 from node.shift.watch import KEPT_MODEL, ShiftWatch
@@ -36,7 +36,8 @@ class Shifts:
 
     def __init__(self, settings: ShiftConfig) -> None:
         self.settings = settings
-        self.watch = ShiftWatch(settings.make, settings.signals, settle=settings.settle)
+        self.watch: ShiftWatch
+        self.forget()
         self.verdict = ShiftVerdict(settings.window)
         self.rate_until = 0
         """The first round with the learning rate as it was; before it, it is another one."""
@@ -57,6 +58,10 @@ class Shifts:
             raise ValueError("the state of shift detectors is none")
         self.verdict.claim, self.rate_until = claim, rate_until
 
+    def forget(self) -> None:
+        """Learn anew what is usual."""
+        self.watch = ShiftWatch(self.settings.make, self.settings.signals, settle=self.settings.settle)
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the kept model for a checkpoint; nothing while there is none."""
         return {} if self.watch.kept_d is None else {KEPT_MODEL: self.watch.kept_d}
@@ -66,12 +71,25 @@ def shifts_for(config: Config, learner: Learner) -> Shifts | None:
     """Return what watches for shift; None for a node that does not. UsageError where it cannot."""
     if not config.shift.on or config.node.role != "trainer":
         return None
-    if config.shift.reads_own_data and not implements(learner, LooksAtData):
-        message = "shift.detector: signals of own data want a task that the node trains itself, in one process"
+    if not implements(learner, LooksAtData):
+        message = "shift.detector wants a task that the node trains itself, in one process"
         raise UsageError(message, "leave node.lane at thread, or leave [shift] out")
     if config.budget.memory is not None:
         raise UsageError("shift.detector keeps a model for which budget.memory plans no room", "leave out one of them")
     return Shifts(config.shift)
+
+
+def resume_shifts(node: Node, meta: Mapping[str, Any], kept_d: torch.Tensor | None) -> None:
+    """Take up the state in a checkpoint, where there is one; with one that is none everything is learned anew."""
+    if node.shifts is None or META not in meta:
+        return
+    try:
+        if kept_d is not None and kept_d.shape != (node.inner.trainer.numel,):
+            raise ValueError("the kept model is of another size")
+        node.shifts.load(meta[META], kept_d)
+    except ValueError as error:
+        node.shifts.forget()
+        node.journal.emit(WarningEvent(message=f"[shift] learns anew what is usual: {error}", about="shift"))
 
 
 async def look_as_newcomer(node: Node) -> None:

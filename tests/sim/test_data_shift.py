@@ -1,5 +1,6 @@
 """Real nodes of which some have data that shift: who tells it, where, and what is done about it."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,28 @@ def test_a_node_that_was_stopped_notices_as_if_it_had_not_been(tmp_path: Path) -
         return after
 
     assert _where(played(main, tmp_path)) == [("here", AT_ROUND)]
+
+
+@pytest.mark.thorough
+def test_what_is_no_state_of_detectors_ends_nothing_and_all_is_learned_anew(tmp_path: Path) -> None:
+    async def main(members: Swarm) -> Member:
+        sections = _sections(0, [])
+        short = {**sections, "train": {**sections["train"], "rounds": 8}}
+        await members.start("n0", **short)
+        await members.finished("n0")
+        store = CheckpointStore(members.members["n0"].folder / "checkpoint")
+        found = store.newest()
+        assert found is not None
+        damaged = replace(found, tensors=dict(found.tensors), meta={**found.meta, "shift": {"age": "x"}}, round=9)
+        store.save(damaged)
+        after = await members.start("n0", **sections)
+        assert after.resumed
+        await members.finished("n0")
+        return after
+
+    after = played(main, tmp_path)
+    assert any("learns anew" in it["message"] for it in after.told("warning"))
+    assert after.node.state.round == ROUNDS
 
 
 @pytest.mark.thorough

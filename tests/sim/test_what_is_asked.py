@@ -35,8 +35,8 @@ AFTER_AN_EVENT: Served = {
     **{f"p2ptrain_gpu_memory_{kind}_bytes": {} for kind in ("allocated", "reserved", "free")},
 }
 """What a node in good health, on a CPU, does not show: until somebody is refused or clipped, when its neighbours have
-left, without the compressor `adaptive`, where it always trains, without a budget, a privatizer, a detector of shift or a GPU.
-Every panel that asks for these says what it means that it is empty."""
+left, without the compressor `adaptive`, where it always trains, without a budget, a privatizer, a detector of shift or
+a GPU. Every panel that asks for these says what it means that it is empty."""
 
 OPEN = {"peer"}
 """Labels whose values nobody knows beforehand."""
