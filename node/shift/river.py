@@ -1,11 +1,11 @@
 """The library of detectors, imported where a node uses one: it takes seconds, and is an extra."""
 
-from types import ModuleType
+from typing import Any
 
 from node.system.errors import UsageError
 
 
-def detectors_of_river() -> ModuleType:
+def detectors_of_river() -> Any:
     """Return river's detectors. Raises UsageError where it is not installed."""
     try:
         from river import drift

@@ -186,7 +186,7 @@ class ProtectsData(Protocol):
 
 
 @runtime_checkable
-class LooksAtData(Protocol):
+class LooksAtData(Learner, Protocol):
     """A learner that tells how a model does on its own data, and what their inputs are like, for shift detectors."""
 
     def look_at_own(self, x_d: torch.Tensor, step: int, *, examples: int) -> DataLook:
