@@ -136,6 +136,7 @@ def test_config_show_and_schema_are_for_programs_too(capsys):
     assert set(json.loads(out)["properties"]) == {
         *("task", "train", "sync", "network", "node"),
         *("site", "attack", "monitoring", "participation", "visits", "budget", "selection", "privacy", "personal"),
+        "shift",
     }
     code, out, _ = run(capsys, "config", "check")
     assert (code, out) == (0, "the default configuration: valid\n")
