@@ -401,11 +401,18 @@ class SecureSumming:
 
     @property
     def _keys_until(self) -> float:
-        return self._began + self._gather_s / 4
+        """The first wait is the longest: members come to a sum as their phases end, and the later stages are two round
+        trips each."""
+        return self._began + self._gather_s / 2
 
     @property
     def _shares_until(self) -> float:
-        return self._began + self._gather_s / 2
+        return self._began + self._gather_s * 3 / 4
+
+    def _is_early(self, now: float, until: float, there: int) -> bool:
+        """Whether to wait for more members: until the stage's end, and where fewer than the threshold are there until
+        the end of the gathering. Going on without them would end the sum, for those too that come a little later."""
+        return now < (until if there >= self.group.threshold else self._gather_until)
 
     def _all_have(self, stage: SecureStage, places: Collection[int]) -> bool:
         return all(self._statement(place, stage) or place in self._excused for place in places)
@@ -423,11 +430,14 @@ class SecureSumming:
         return [self._say(SecureStage.KEYS, keys)]
 
     def _deal(self, now: float) -> list[SecureWork]:
-        ready = self._all_have(SecureStage.KEYS, self._others) or now >= self._keys_until
         own = self._statement(self._me, SecureStage.KEYS)
-        if own is None or not ready or not self._once(SecureStage.SHARES):
+        if own is None or SecureStage.SHARES in self._begun:
             return []
         holders = [place for place in self._others if place in self._channels and place not in self._liars]
+        waits = not self._all_have(SecureStage.KEYS, self._others)
+        if waits and self._is_early(now, self._keys_until, len(holders) + 1):
+            return []
+        self._begun.add(SecureStage.SHARES)
         if self._too_few(len(holders) + 1, "announced keys"):
             return []
         channels = {place: self._channels[place] for place in holders}
@@ -488,10 +498,10 @@ class SecureSumming:
         return True
 
     def _masks_with(self, place: int, dealt: int) -> bool:
-        """Whether a member dealt shares to us, and to so many that its key can be found if it leaves. `dealt`: to how
-        many we did."""
+        """Whether a member dealt shares to us, and to so many that its key can be found if it leaves: itself does not
+        count, as it tells none then. `dealt`: to how many we did."""
         shares = self._shares_of(place)
-        enough = shares is not None and len(shares.holders) >= min(self.group.threshold, dealt)
+        enough = shares is not None and len(shares.holders - {place}) >= min(self.group.threshold, dealt)
         return enough and place not in self._liars and self._gave_us_shares(place)
 
     def _view_of(self, place: int, stage: SecureStage) -> Mapping[int, Digest] | None:
@@ -506,10 +516,13 @@ class SecureSumming:
         if own is None or SecureStage.MASKED in self._begun:
             return []
         assert isinstance(own.body, SharesBody)
-        if not self._all_have(SecureStage.SHARES, own.body.holders) and now < self._shares_until:
+        waits = not self._all_have(SecureStage.SHARES, own.body.holders)
+        if waits and now < self._shares_until:
+            return []
+        masked_for = [place for place in sorted(own.body.holders) if self._masks_with(place, len(own.body.holders))]
+        if waits and self._is_early(now, self._shares_until, len(masked_for) + 1):
             return []
         self._begun.add(SecureStage.MASKED)
-        masked_for = [place for place in sorted(own.body.holders) if self._masks_with(place, len(own.body.holders))]
         if self._too_few(len(masked_for) + 1, "dealt shares"):
             return []
         dealt = {place: self._statement(place, SecureStage.SHARES) for place in masked_for}

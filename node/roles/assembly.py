@@ -50,6 +50,7 @@ from node.roles.memory_forecast import genesis_filed_from
 from node.roles.personal_check import check_personal
 from node.roles.privacy_check import check_first_round, check_ledger, check_privacy, private_training
 from node.roles.residency_check import check_residency, residency_of
+from node.roles.secure_check import check_secure
 from node.shift.watch import KEPT_MODEL
 from node.system.errors import RunError, UsageError
 from node.system.process_use import ProcessUse
@@ -218,6 +219,7 @@ def check_runnable(config: Config) -> None:
     check_visits(config)
     check_privacy(config)
     check_personal(config)
+    check_secure(config)
     if "moments" in config.sync.spec().wants:
         _check_moments(config)
     exporters.check(config.monitoring.exporters)

@@ -44,7 +44,7 @@ from p2ptrain.sync.allreduce import OUTERS
 from p2ptrain.sync.base import RoundResult, SyncStrategy
 from p2ptrain.sync.checks import check_no_gamma, check_reducing
 from p2ptrain.sync.encoder import FragmentSchedule, TrackedEncoder
-from p2ptrain.sync.fixed_point import FixedPoint, UniformSource, Words_d, check_fixed_point
+from p2ptrain.sync.fixed_point import FixedPoint, UniformSource, Words_d, check_fixed_point, width_of
 from p2ptrain.sync.group_allreduce import LARGEST_GROUP
 from p2ptrain.sync.group_sum import GroupSum, from_bytes, size_of, to_bytes
 from p2ptrain.sync.mixing import segments
@@ -59,6 +59,9 @@ LEAST_GROUP: Final = 4
 
 MOST_PER_GROUP: Final = LARGEST_GROUP // 2
 """The largest `group`: a group has up to twice as many members, less one."""
+
+LEAST_WIDTH: Final = 8
+"""Bits of a masked value, at least (gossip.secure_aggregation)."""
 
 _RESIDUAL: Final = "residual"
 
@@ -126,6 +129,11 @@ def method(
     if not 1 <= owners <= group:
         raise ValueError(f"owners must be 1 to {group}, the least members of a group, not {owners}")
     check_fixed_point(clipping_range, bits, 2 * group - 1)
+    if (width := width_of(bits, group)) < LEAST_WIDTH:
+        raise ValueError(
+            f"a sum of {group} values of {bits} bits has {width} bits, and a masked value has {LEAST_WIDTH} at least: "
+            f"set bits to {bits + LEAST_WIDTH - width} or more"
+        )
     settings = SecureSettings(
         group=group, clipping_range=clipping_range, bits=bits, refresh=refresh, owners=owners, members=members
     )

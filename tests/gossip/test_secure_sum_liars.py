@@ -27,6 +27,7 @@ from gossip.core.envelope import Statement, open_envelope, seal
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import Digest
 from gossip.core.secure_statements import (
+    SEALED_SHARES_BYTES,
     AgreedBody,
     KeysBody,
     OpenedBody,
@@ -293,3 +294,45 @@ def test_two_of_five_that_are_silent_end_it_with_nothing_opened(stage):
     check(played, outcomes)
     assert nothing_opened(played)
     assert all(it.result is None for place, it in outcomes.items() if place not in lies)
+
+
+def test_of_how_few_others_colluders_can_have_the_sum():
+    """Members that say that they have not another one's vector leave it out, and know their own: of four, two that
+    work together have the third one's vector. Never is a sum of fewer than the threshold."""
+
+    def without_the_last(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+        body = body_of(said)
+        assert isinstance(body, ViewBody)
+        view = {place: digest for place, digest in body.view.items() if place != 3}
+        return [replace(said, body=ViewBody(view=view).encode())]
+
+    group = group_of(4, owners=2)
+    lie = at(SecureStage.HELD, without_the_last)
+    played = Sum(group, inputs_of(group), seed=15, lies={0: lie, 1: lie})
+    result = played.play()[2].result
+    check_told(played)
+    assert result is not None
+    assert result.survivors == group.members[:3]
+    assert len(result.survivors) == group.threshold
+
+
+def test_who_deals_a_share_to_itself_instead_of_another_and_leaves_ends_no_sum():
+    """Its mask key could not be found once it has left: so nobody masks with it."""
+
+    def to_itself(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+        body = body_of(said)
+        assert isinstance(body, SharesBody)
+        kept = [place for place in sorted(body.holders) if place != 4]
+        sealed = {place: body.of(place) or b"" for place in kept} | {2: bytes(SEALED_SHARES_BYTES)}
+        joined = b"".join(sealed[place] for place in sorted(sealed))
+        return [replace(said, body=SharesBody(holders=frozenset(sealed), sealed=joined).encode())]
+
+    group = group_of(5, owners=2)
+    lies = {2: at(SecureStage.SHARES, to_itself)}
+    played = Sum(group, inputs_of(group), seed=16, lies=lies, leaves={2: SecureStage.HELD}, tells_all=True)
+    outcomes = played.play()
+    check(played, outcomes)
+    for it in outcomes.values():
+        assert it.result is not None, it.failure
+        assert it.result.whole
+        assert it.result.survivors == tuple(group.members[place] for place in (0, 1, 3, 4))

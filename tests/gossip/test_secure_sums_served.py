@@ -114,6 +114,27 @@ async def stopped(net: Swarm, node: FakeRuntime) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("late_s", [0.4 * GATHER_S, 0.8 * GATHER_S])
+async def test_members_come_as_their_phases_end_and_nobody_gives_it_up_before_the_gathering_is_over(
+    autojump_clock, late_s
+):
+    """Three of five, without whom there is no sum, come late: the others wait for them while they may still come."""
+    async with swarm() as net:
+        nodes = await net.start_all(5)
+        group = group_of(nodes)
+        found: dict[int, SecureSum | str] = {}
+
+        async def one(place: int) -> None:
+            await trio.sleep(late_s if place >= 2 else 0)
+            found.update(await summed([nodes[place]], group))
+
+        async with trio.open_nursery() as nursery:
+            for place in range(5):
+                nursery.start_soon(one, place)
+        check_exact(found, list(range(5)), group)
+
+
+@pytest.mark.slow
 async def test_one_that_is_gone_is_left_out_in_time(autojump_clock):
     async with swarm() as net:
         nodes = await net.start_all(5)

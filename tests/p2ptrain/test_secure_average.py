@@ -219,6 +219,7 @@ def test_groups_are_drawn_anew_and_never_below_their_size() -> None:
         ({"group": 33}, "group must be 4 to 32, not 33"),
         ({"clipping_range": 0.0}, "clipping_range must be a finite number above 0"),
         ({"clipping_range": math.nan}, "clipping_range must be a finite number above 0"),
+        ({"bits": 5}, "has 7 bits, and a masked value has 8 at least: set bits to 6 or more"),
         ({"bits": 30}, r"30 \+ ceil\(log2 7\) = 33 bits"),
         ({"refresh": 0}, "refresh must be at least 1"),
         ({"owners": 5}, "owners must be 1 to 4"),

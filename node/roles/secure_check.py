@@ -1,0 +1,36 @@
+"""What secure averaging needs of a node's other settings: checked before it starts, in one line."""
+
+from typing import Final
+
+from node.config.schema import Config
+from node.system.errors import UsageError
+from p2ptrain.sync import SECURE
+
+DEVIATIONS: Final = 4.0
+"""Standard deviations of a privatizer's noise that the clipping range has room for: of normal values one in 16,000 is
+beyond."""
+
+
+def check_secure(config: Config) -> None:
+    """Raise UsageError where not all members of a group can know each other, or most of a privatizer's noise would be
+    cut."""
+    if config.sync.spec().averager != SECURE or config.node.role != "trainer":
+        return
+    options, degree = config.sync.options, config.network.degree
+    members, which = max((options["group"], "a group"), (options["members"], "the run"))
+    if degree < members - 1:
+        raise UsageError(
+            f"sync.strategy={config.sync.strategy}: {which} has {members} members, who all have to know each other, "
+            f"and network.degree={degree} is enough for {degree + 1}",
+            f"set network.degree={members - 1} or more on every node",
+        )
+    privacy, clipping_range = config.privacy, options["clipping_range"]
+    if not privacy.on or privacy.find().unit != "update":
+        return
+    needed = DEVIATIONS * privacy.noise * privacy.clip
+    if clipping_range < needed:
+        raise UsageError(
+            f"sync.clipping_range={clipping_range:g} cuts noise of standard deviation "
+            f"{privacy.noise * privacy.clip:g} (privacy.noise times privacy.clip)",
+            f"set sync.clipping_range={needed:g} or more on every node, or less noise",
+        )

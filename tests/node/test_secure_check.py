@@ -1,0 +1,66 @@
+"""What secure averaging does not go with is refused in one line, before anything is summed."""
+
+from typing import Any
+
+import pytest
+
+from node.config.schema import from_raw
+from node.planning.payload_sizes import check_plannable
+from node.roles.assembly import check_runnable
+from node.roles.secure_check import check_secure
+from node.system.errors import UsageError
+from node.training.visiting import check_visits
+
+
+def raw_of(sync: dict[str, Any] | None = None, **sections: dict[str, Any]) -> dict[str, Any]:
+    return {"task": {"name": "digits"}, "sync": {"strategy": "secure_average", **(sync or {})}, **sections}
+
+
+@pytest.mark.parametrize(
+    ("sync", "sections", "words"),
+    [
+        (
+            {},
+            {"network": {"degree": 2}},
+            "a group has 4 members, who all have to know each other, and network.degree=2",
+        ),
+        ({"group": 12}, {"network": {"degree": 10}}, "is enough for 11"),
+        ({"members": 12}, {}, "the run has 12 members, .* network.degree=8 is enough for 9"),
+        ({}, {"privacy": {"privatizer": "update", "noise": 0.5, "clip": 0.2}}, "cuts noise of standard deviation 0.1"),
+    ],
+)
+def test_settings_that_would_open_nothing_or_cut_the_noise(
+    sync: dict[str, Any], sections: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words) as wrong:
+        check_runnable(from_raw(raw_of(sync, **sections)))
+    assert "\n" not in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("sync", "sections"),
+    [
+        ({}, {"network": {"degree": 3}}),
+        ({"members": 12}, {"network": {"degree": 11}}),
+        ({"clipping_range": 0.4}, {"privacy": {"privatizer": "update", "noise": 0.5, "clip": 0.2}}),
+        ({}, {"privacy": {"privatizer": "example", "noise": 0.5}}),
+        ({"members": 12}, {"node": {"role": "observer"}}),
+    ],
+)
+def test_settings_that_are_enough(sync: dict[str, Any], sections: dict[str, Any]) -> None:
+    check_secure(from_raw(raw_of(sync, **sections)))
+
+
+def test_other_strategies_may_know_fewer() -> None:
+    check_secure(from_raw({"task": {"name": "digits"}, "network": {"degree": 1}}))
+
+
+def test_visits_regions_and_plans_are_refused() -> None:
+    visits = {"listen": "127.0.0.1:8443", "plain": True}
+    with pytest.raises(UsageError, match="nobody is to see more than sums"):
+        check_visits(from_raw(raw_of(visits=visits)))
+    regions = raw_of({"regions": ["east", "west"]}, node={"region": "east"})
+    with pytest.raises(UsageError, match="does not average between regions"):
+        check_runnable(from_raw(regions))
+    with pytest.raises(ValueError, match="masks and shares as well, which no plan counts"):
+        check_plannable(from_raw(raw_of()).sync)
