@@ -102,7 +102,7 @@ async def test_who_is_killed_and_comes_back_in_the_midst_of_a_round(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The five others close the round without it; it takes part again once it is back, and all come to one anchor."""
-    rounds = 18
+    rounds = 12
     async with swarm(tmp_path) as members:
         nodes = await start_all(members, 6, **settings(rounds, refresh=4))
         await trio.sleep(4.5 * PHASE)

@@ -60,6 +60,8 @@ class _Groups:
     groups: Sequence[Sequence[str]]
     own: int
     """The place of the own one; -1: there is none."""
+    there: int
+    """The members of which they were made, this one included."""
 
     @property
     def mine(self) -> Sequence[str]:
@@ -136,7 +138,7 @@ class SecureAverager:
         here = [str(peer) for peer in node.service.members(node.state.round)]
         groups = self._strategy.groups(here, round=node.state.round)
         own = next((place for place, group in enumerate(groups) if node.peer_id in group), -1)
-        return _Groups(groups=groups, own=own)
+        return _Groups(groups=groups, own=own, there=len(here) + 1)
 
     async def _pack(self, node: Node, phase: Phase, members: int) -> Words_d:
         try:
@@ -150,8 +152,7 @@ class SecureAverager:
     async def _sum(self, node: Node, groups: _Groups, words_v: Words_d, ends_at: float) -> tuple[GroupSum | None, str]:
         """The own group's sum, as far as it came, and otherwise why there is none."""
         if not groups.mine:
-            there = len(node.service.members(node.state.round)) + 1
-            return None, f"{there} members are there, fewer than a secure group has"
+            return None, f"{groups.there} members are there, fewer than a secure group has"
         ahead = node.service.swarm_round()
         if ahead is not None and ahead > node.state.round:
             return None, "the others have closed this round"
