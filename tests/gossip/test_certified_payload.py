@@ -74,6 +74,9 @@ def test_it_is_given_up_when_too_few_can_sign_alike() -> None:
     later = CertifiedPayload(wanted())
     later.learn({peer: link(peer, round=4) for peer in PEERS[:3]})
     assert later.is_hopeless(PEERS), "who is further on signs nothing of this round"
+    marked = CertifiedPayload(wanted())
+    marked.learn({peer: link(peer, codec="met", size=1) for peer in PEERS[:3]})
+    assert marked.is_hopeless(PEERS), "who has closed the round with a mark has no sum to sign"
     certified.learn({peer: link(peer, FALSE) for peer in PEERS[:2]})
     assert not certified.is_hopeless(PEERS)
     certified.learn({PEERS[2]: link(PEERS[2], digest_of(b"other"))})
