@@ -522,7 +522,7 @@ def resume(node: Node, given: Checkpoint | None = None) -> Checkpoint | None:
             f"the checkpoint in {node.checkpoints.folder} is of another model ({error})",
             hint="run with the options it was made with, or give another --run-dir",
         ) from error
-    resume_shifts(node, checkpoint.meta, checkpoint.tensors.get(KEPT_MODEL))
+    resume_shifts(node, checkpoint.meta, checkpoint.tensors.get(KEPT_MODEL), checkpoint.round)
     node.state.enter_round(checkpoint.round)
     if "held" in checkpoint.part("sync"):  # rounds before it withstood liars
         node.service.outvotes_liars()

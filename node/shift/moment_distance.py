@@ -5,6 +5,8 @@ from typing import Final
 
 import torch
 
+from p2ptrain.training.data_looks import FEATURES
+
 ROUNDS: Final = 8
 """Rounds from which mean and spread of the moments follow. Chosen: within a round pieces differ, too."""
 
@@ -40,8 +42,10 @@ class MomentDistance:
         return [it.tolist() for it in (*self._means, *self._squares)]
 
     def load(self, rows: Sequence[Sequence[float]]) -> None:
-        """Take up `state`."""
+        """Take up `state`. Raises ValueError for what is none."""
         half = len(rows) // 2
+        if len(rows) % 2 or half > ROUNDS or any(len(row) != FEATURES for row in rows):
+            raise ValueError("the moments of earlier rounds are none")
         self._means, self._squares = (
             [torch.tensor(row, dtype=torch.float64) for row in part] for part in (rows[:half], rows[half:])
         )

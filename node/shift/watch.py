@@ -8,6 +8,7 @@ The kept model does not learn, so its loss changes only with the data. The loss 
 itself, and after a shift again: it would hide what it is to show.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -89,6 +90,9 @@ class ShiftWatch:
             rows = [[float(it) for it in row] for row in state["moments"]]
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError("the state of shift detectors is none") from error
+        numbers = [*(it for values in signals.values() for it in values), *(it for row in rows for it in row)]
+        if not all(map(math.isfinite, numbers)) or age < 0 or (kept_d is None and (rows or any(signals.values()))):
+            raise ValueError("the state of shift detectors is none")
         self._age, self.shifts, self.kept_d = age, shifts, kept_d
         self._distance.load(rows)
         for name, stream in self._streams.items():

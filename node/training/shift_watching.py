@@ -79,14 +79,16 @@ def shifts_for(config: Config, learner: Learner) -> Shifts | None:
     return Shifts(config.shift)
 
 
-def resume_shifts(node: Node, meta: Mapping[str, Any], kept_d: torch.Tensor | None) -> None:
-    """Take up the state in a checkpoint, where there is one; with one that is none everything is learned anew."""
+def resume_shifts(node: Node, meta: Mapping[str, Any], kept_d: torch.Tensor | None, round: int) -> None:
+    """Take up the state in a checkpoint, where there is one, for a node that goes on with this round; with one that is
+    none everything is learned anew."""
     if node.shifts is None or META not in meta:
         return
     try:
         if kept_d is not None and kept_d.shape != (node.inner.trainer.numel,):
             raise ValueError("the kept model is of another size")
         node.shifts.load(meta[META], kept_d)
+        node.state.shift_factor = node.shifts.rate_factor(round)
     except ValueError as error:
         node.shifts.forget()
         node.journal.emit(WarningEvent(message=f"[shift] learns anew what is usual: {error}", about="shift"))

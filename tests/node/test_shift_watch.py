@@ -3,6 +3,8 @@
 import json
 import math
 import random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.config.schema import from_raw
+from node.config.shift_section import ShiftConfig
 from node.shift.base import ShiftDetector
 from node.shift.moment_distance import ROUNDS, MomentDistance
 from node.shift.newcomer import differs
@@ -17,9 +20,11 @@ from node.shift.shift_verdict import ShiftVerdict
 from node.shift.signal_stream import REFERENCE, SignalStream
 from node.shift.watch import ShiftWatch
 from node.system.errors import UsageError
-from p2ptrain.training.data_looks import PIECES, DataLook
+from node.training.node import Node
+from node.training.shift_watching import Shifts, resume_shifts
+from p2ptrain.training.data_looks import FEATURES, PIECES, DataLook
 
-SETTLE, WINDOW, K = 3, 20, 4
+SETTLE, WINDOW, K = 3, 20, FEATURES
 
 
 class Beyond:
@@ -87,10 +92,55 @@ def test_its_state_is_json_and_goes_on_as_if_nothing_had_been() -> None:
         assert [by for by in told if by] == [["loss"]], cut
 
 
-@pytest.mark.parametrize("state", [{}, {"age": "x"}, {"age": 1, "shifts": 0, "signals": [], "moments": []}, {"age": 1}])
+EMPTY: dict[str, object] = {"age": 1, "shifts": 0, "signals": {}, "moments": []}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"age": "x"},
+        {"age": 1},
+        *(
+            EMPTY | changed
+            for changed in (
+                {"signals": []},
+                {"age": -1},
+                {"age": math.nan},
+                {"signals": {"loss": [math.inf] * REFERENCE}},
+                {"signals": {"loss": [1.0] * REFERENCE + [math.nan]}},
+                {"moments": [[1.0] * 3] * 4},
+                {"moments": [[1.0] * K] * 3},
+                {"moments": [[1.0] * K, [1.0]]},
+                {"moments": [[1.0] * K] * (2 * ROUNDS + 2)},
+                {"moments": [[math.nan] * K] * 4},
+            )
+        ),
+    ],
+    ids=str,
+)
 def test_what_is_no_state_is_refused(state: dict[str, object]) -> None:
     with pytest.raises(ValueError):
-        watch().load(state, None)
+        watch().load(state, torch.ones(2))
+
+
+@pytest.mark.parametrize("changed", [{"signals": {"loss": [1.0]}}, {"moments": [[1.0] * K] * 2}])
+def test_what_was_learned_about_a_kept_model_that_is_lost_is_refused(changed: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        watch().load(EMPTY | changed, None)
+    watch().load(EMPTY, None)
+    watch().load(EMPTY | changed, torch.ones(2))
+
+
+@pytest.mark.parametrize(("round_", "factor"), [(13, 3.0), (14, 3.0), (15, 1.0)])
+def test_a_restarted_node_goes_on_with_the_learning_rate_that_it_had(round_: int, factor: float) -> None:
+    pytest.importorskip("river")
+    settings = ShiftConfig(detector="page_hinkley", action="learning_rate", rate_factor=3.0, rate_rounds=4)
+    before, after = Shifts(settings), Shifts(settings)
+    before.rate_until = 15
+    node = SimpleNamespace(shifts=after, state=SimpleNamespace(shift_factor=1.0))
+    resume_shifts(cast(Node, node), {"shift": before.state()}, None, round_)
+    assert node.state.shift_factor == factor
 
 
 def test_a_divergence_that_falls_is_no_shift() -> None:
