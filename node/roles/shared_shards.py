@@ -20,11 +20,11 @@ def warn_of_shared_examples(config: Config, peer_id: str, node_dir: Path, emit: 
     """Warn of other nodes in the same run folder that protect the same shard: what each spends adds up, and no ledger
     knows. Nodes elsewhere are not known."""
     own, _ = own_data(config, peer_id)
-    sharing = [
-        folder.name
-        for folder in sorted(node_dir.parent.iterdir())
-        if folder.resolve() != node_dir.resolve() and _protected_shard(folder, config) == own
-    ]
+    try:
+        beside = sorted(each for each in node_dir.parent.iterdir() if each.resolve() != node_dir.resolve())
+    except OSError:  # another user's: nothing of it is known
+        return
+    sharing = [folder.name for folder in beside if _protected_shard(folder, config) == own]
     if sharing:
         with_whom = ", ".join(sharing[:NAMED]) + (f" and {len(sharing) - NAMED} more" if len(sharing) > NAMED else "")
         message = (
@@ -39,12 +39,12 @@ def _protected_shard(folder: Path, config: Config) -> Shard | None:
     known."""
     try:
         other = load([folder / CONFIG]) if (folder / CONFIG).is_file() else None
-    except UsageError:
+        if other is None or not other.privacy.on or other.node.role != "trainer" or other.task != config.task:
+            return None
+        started = (event for event in read_events(folder / EVENTS) if isinstance(event, LearnerStarted))
+        first = next(started, None)
+    except (UsageError, OSError):
         return None
-    if other is None or not other.privacy.on or other.node.role != "trainer" or other.task != config.task:
-        return None
-    started = (event for event in read_events(folder / EVENTS) if isinstance(event, LearnerStarted))
-    first = next(started, None)
     if first is None and other.node.shard_index is None and other.node.shard_count > 1:
         return None
     return own_data(other, "" if first is None else first.peer_id)[0]

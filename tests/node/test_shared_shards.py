@@ -56,3 +56,15 @@ def test_other_nodes_are_not(tmp_path: Path, text: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     assert warned(tmp_path, shard_index=1, shard_count=4) == []
+
+
+@pytest.mark.parametrize("called", ["is_file", "read_bytes", "open", "iterdir"])
+def test_folders_of_another_user_end_no_start(tmp_path: Path, called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    other(tmp_path, "[task]\nname = 'digits'\n" + PRIVATE + "[node]\nshard_count = 4\n")
+    (tmp_path / "own").mkdir()
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, called, refuse)
+    assert warned(tmp_path, shard_index=1, shard_count=4) == []
