@@ -155,7 +155,10 @@ METRICS: Final[tuple[Metric, ...]] = (
         name="train_loss",
         kind="gauge",
         help="Mean training loss of the newest round.",
-        page="mean training loss of the newest round; none where the node's data are protected (`[privacy]`)",
+        page=(
+            "mean training loss of the newest round; none where the node's data are protected (`[privacy]`), 0 where a "
+            "loop of your own tells none"
+        ),
         wrong=("NaN: [LossNotFinite](#lossnotfinite). Rises in all nodes: the learning rate. Rises in one: its data"),
         sources=(Value(RoundTrained, "train_loss"),),
         of_training=True,

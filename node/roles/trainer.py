@@ -200,6 +200,14 @@ class UserLoop(Protocol):
         """Pass on an event, and set it when the node is to stop as on Ctrl-C."""
 
 
+def metrics_of(config: Config) -> Metrics:
+    """Return the metrics of a node with these settings: without its training loss, where it protects its data."""
+    metrics = Metrics()
+    if config.privacy.on and not observes(config):
+        metrics.leave_out(PRIVATE_LOSS)
+    return metrics
+
+
 async def run(
     config: Config,
     *,
@@ -244,9 +252,7 @@ async def run(
     if config.network.address_book is None:
         kept = replace(config.network, address_book=node_dir / ADDRESSES)
         config = config.model_copy(update={"network": kept})
-    metrics, progress = Metrics(), NodeProgress(config.node.name)
-    if config.privacy.on and not observes(config):
-        metrics.leave_out(PRIVATE_LOSS)
+    metrics, progress = metrics_of(config), NodeProgress(config.node.name)
     names = Names(node_dir.parent, partial(_certified, held.private))
     settings = emit.redact.fields(config.model_dump(mode="json"))
     feed = Feed(progress, log=emit.path, settings=settings, names=names.known)

@@ -14,6 +14,7 @@ from gossip.core.api import RoundView
 from gossip.core.ids import PeerId
 from gossip.discovery.topology import tag_of
 from node.events.event_types import CheckpointFailed, CheckpointWritten, Evaluated, RoundTrained, WarningEvent
+from node.events.journal import Journal
 from node.events.sent_bits import bits_each
 from node.events.summary import NodeSummary
 from node.metrics.gpu_metrics import gpu_use
@@ -31,6 +32,7 @@ from node.training.remote_learner import gpu_memory_of
 from p2ptrain.aggregate.topology import spectral_gap
 from p2ptrain.saved.tensor_file import FiledTensor, Storable
 from p2ptrain.sync.base import RoundResult
+from p2ptrain.training.base import Learner
 from p2ptrain.training.late_average import LATE
 from p2ptrain.training.layout import StateLayout
 from p2ptrain.training.trainer import UNTRAINED_PREFIX
@@ -47,9 +49,9 @@ async def record_round(node: Node, phase: Phase, view: RoundView, result: RoundR
     """Emit the event of a closed round; evaluate the outer parameters and write a checkpoint where due."""
     node.journal.measured(consensus_distance=result.consensus_distance)
     node.counts.steps += phase.steps
-    # A user's own loop need not tell its loss, and that on private examples is told to nobody.
-    if not node.config.privacy.on and (node.inner.trainer.evaluates or not math.isnan(phase.loss)):
-        node.journal.measured(train_loss=phase.loss)
+    loss = told_loss(phase.loss, node.inner.trainer, node.journal)
+    if loss is not None and not node.config.privacy.on:  # that on private examples is told to nobody
+        node.journal.measured(train_loss=loss)
     node.state.neighbours = view.neighbours
     if not node.state.last_round:  # at the end neighbours leave, as they should
         node.watch.check_margin(result.members)
@@ -301,6 +303,13 @@ def _gap_of(graph: frozenset[tuple[bytes, frozenset[bytes]]]) -> float:
     return spectral_gap(dict(graph)) if len(graph) > 1 else -1.0
 
 
+def told_loss(loss: float, learner: Learner, journal: Journal) -> float | None:
+    """Return a round's mean training loss, NaN where no step had one that is a number; None where a loop of the user's
+    own takes the steps and has told none in this run. It need not, and NaN in its place would be an alert."""
+    untold = learner.steps_elsewhere and math.isnan(loss) and "train_loss" not in journal.last
+    return None if untold else loss
+
+
 def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close_seconds: float) -> RoundTrained:
     stats, wire = node.service.stats, node.service.wire
     round_seconds = node.journal.lap()
@@ -308,7 +317,7 @@ def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close
     return RoundTrained(
         round=node.state.round + 1,
         rounds=node.config.train.rounds,
-        train_loss=phase.loss,
+        train_loss=told_loss(phase.loss, node.inner.trainer, node.journal),
         steps=phase.steps,
         inner_steps=node.pace.steps,
         tokens=node.inner.trainer.tokens,

@@ -1,6 +1,8 @@
 """Metrics are what Prometheus reads: so they are read back here with Prometheus' own parser."""
 
-from typing import get_args, get_type_hints
+import math
+from types import SimpleNamespace
+from typing import cast, get_args, get_type_hints
 
 import pytest
 import trio
@@ -10,8 +12,13 @@ from typed_events import said, typed
 
 from gossip.core.api import RoundView
 from gossip.core.errors import Reason
+from node.config.schema import from_raw
+from node.events.journal import Journal
 from node.metrics.node_metrics import PRIVATE_LOSS, Metrics
 from node.metrics.peer_metrics import MAX_PAIRS, MAX_PEERS
+from node.roles.trainer import metrics_of
+from node.training.round_report import told_loss
+from p2ptrain.training.base import Learner
 
 
 def scrape(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -216,3 +223,34 @@ def test_a_node_that_does_not_tell_its_loss_has_no_series_of_it() -> None:
     seen = {name for name, _ in scrape(metrics)}
     assert "train_loss" not in seen
     assert "eval_loss" in seen
+
+
+@pytest.mark.parametrize(("privatizer", "role", "there"), [("none", "trainer", 1), ("example", "trainer", 0)])
+def test_a_node_that_protects_its_data_serves_no_training_loss(privatizer: str, role: str, there: int) -> None:
+    metrics = metrics_of(from_raw({"privacy": {"privatizer": privatizer}, "node": {"role": role}}))
+    assert sum(name == "train_loss" for name, _ in scrape(metrics)) == there
+
+
+def test_an_observer_with_such_settings_leaves_out_all_of_training_once() -> None:
+    metrics = metrics_of(from_raw({"privacy": {"privatizer": "example"}, "node": {"role": "observer"}}))
+    for event in node_events(0):
+        metrics.observe(typed(event | ({"role": "observer"} if event["event"] == "started" else {})))
+    assert "train_loss" not in {name for name, _ in scrape(metrics)}
+
+
+@pytest.mark.parametrize(
+    ("own_loop", "told_before", "loss", "told"),
+    [
+        (True, {}, math.nan, None),
+        (True, {}, 2.0, 2.0),
+        (True, {"train_loss": 2.0}, math.nan, math.nan),
+        (False, {}, math.nan, math.nan),
+    ],
+)
+def test_a_loop_that_tells_no_loss_has_none_that_is_no_number(
+    own_loop: bool, told_before: dict[str, float], loss: float, told: float | None
+) -> None:
+    """NaN is what the alert LossNotFinite fires on: it is for losses that were numbers, or should be."""
+    learner, journal = SimpleNamespace(steps_elsewhere=own_loop), SimpleNamespace(last=told_before)
+    found = told_loss(loss, cast(Learner, learner), cast(Journal, journal))
+    assert found == pytest.approx(told, nan_ok=True) if told is not None else found is None
