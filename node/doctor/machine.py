@@ -21,7 +21,7 @@ from node.roles.task_check import BYTES_PER_PARAMETER_GPU
 from node.system import text
 from node.system.errors import UsageError
 from node.system.run_dir import EPOCH
-from node.training.checkpoint_room import CHECKPOINT_BYTES_PER_PARAMETER, estimates_bytes
+from node.training.checkpoint_room import checkpoint_bytes, estimates_bytes, expected_bytes
 from p2ptrain import tasks
 from p2ptrain.tasks.base import identity_of
 from p2ptrain.training import Trainer
@@ -156,7 +156,7 @@ def budget(subject: Subject, model: Model) -> Finding | None:
         check_budget(config, user_loop=False)
         least = model.trainer.least_at_a_time()
         plan = plan_memory(config, needs_of(model.trainer, least), least_examples=least)
-        room = plan_disk(plan.config, model.parameters, spare_memory=spare_memory(plan))
+        room = plan_disk(plan.config, _trained(model), spare_memory=spare_memory(plan))
     except UsageError as error:
         return Finding(check="budget", level="problem", seen=error.message, fix=error.hint)
     return Finding(check="budget", level="ok", seen=plan_words(plan, room))
@@ -169,8 +169,14 @@ def disk(subject: Subject, model: Model | None) -> Finding:
         fix = "give a folder that may be written, with --run-dir"
         return Finding(check="disk", level="problem", seen=f"{place} cannot be written", fix=fix)
     free = shutil.disk_usage(place).free
-    checkpoints = subject.node.checkpoint_keep + 1
-    need = CHECKPOINT_BYTES_PER_PARAMETER * checkpoints * (model.parameters if model else 0)
+    checkpoints = _checkpoints_kept(subject, model) + 1
+    if model is None:
+        one = 0
+    elif subject.learning is None:
+        one = expected_bytes(model.parameters)
+    else:
+        one = checkpoint_bytes(subject.learning, _trained(model))
+    need = one * checkpoints
     seen = f"{text.size(free)} free at {place}, {text.size(need)} for {text.plural(checkpoints, 'checkpoint')}"
     if model and subject.learning and (held := estimates_bytes(subject.learning, model.parameters)):
         need += held
@@ -179,6 +185,22 @@ def disk(subject: Subject, model: Model | None) -> Finding:
     if need > free:
         return Finding(check="disk", level="problem", seen=seen, fix=fix)
     return Finding(check="disk", level="warning" if 2 * need > free else "ok", seen=seen, fix=fix * (2 * need > free))
+
+
+def _checkpoints_kept(subject: Subject, model: Model | None) -> int:
+    """How many a node would keep: those that fit into `budget.disk`, where it has one; one where not even that does, of
+    which `budget` tells."""
+    config = subject.learning
+    if config is None or model is None or config.budget.disk is None:
+        return subject.node.checkpoint_keep
+    try:
+        return plan_disk(config, _trained(model)).config.node.checkpoint_keep
+    except UsageError:
+        return 1
+
+
+def _trained(model: Model) -> int:
+    return model.parameters if model.trainer is None else model.trainer.trained_numel
 
 
 def open_files(subject: Subject) -> Finding:

@@ -17,7 +17,7 @@ from node.roles.assembly import why_not_filed
 from node.roles.memory_forecast import optimizer_bytes as state_bytes
 from node.system import text
 from node.system.errors import UsageError
-from node.training.checkpoint_room import MARGIN_BYTES, estimates_bytes, expected_bytes, optimizer_bytes
+from node.training.checkpoint_room import MARGIN_BYTES, checkpoint_bytes, estimates_bytes, optimizer_bytes
 from p2ptrain.sync.strategy_spec import GOSSIP
 
 EVENT_FILES_SHARE: Final = 16
@@ -71,7 +71,7 @@ def plan_disk(config: Config, parameters: int, *, spare_memory: int | None = Non
     checkpoint is replaced by one that is whole, so that two must fit; where the optimizer's state does not fit beside
     them, it is kept in memory, of which `spare_memory` bytes are left (None: unbounded). Raises UsageError where even
     so too little is left."""
-    one, state = expected_bytes(parameters, late_average=config.train.late_average > 0), state_bytes(config, parameters)
+    one, state = checkpoint_bytes(config, parameters), state_bytes(config, parameters)
     budget, keep = config.budget.disk, config.node.checkpoint_keep
     events = MAX_BYTES if budget is None else event_bytes(budget)
     logs = 2 * (events + LOG_BYTES)

@@ -98,7 +98,7 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
     bound_gpu(config.budget.gpu_memory, trainer.device)
     least = trainer.least_at_a_time()
     memory = plan_memory(config, needs_of(trainer, least, used), least_examples=least)
-    disk = plan_disk(memory.config, trainer.numel, spare_memory=spare_memory(memory))
+    disk = plan_disk(memory.config, trainer.trained_numel, spare_memory=spare_memory(memory))
     if disk.config.node.micro_batch:
         trainer.take_at_a_time(disk.config.node.micro_batch)
     folder, keep = around.checkpoints.folder, disk.config.node.checkpoint_keep
@@ -110,7 +110,7 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
         around=replace(
             around,
             checkpoints=CheckpointStore(
-                folder, keep=keep, room=disk_room(disk, folder, trainer.numel), in_memory=disk.state_in_memory
+                folder, keep=keep, room=disk_room(disk, folder, trainer.trained_numel), in_memory=disk.state_in_memory
             ),
         ),
         learned=learned,
@@ -145,14 +145,14 @@ def needs_of(trainer: Trainer, least: int, used: Callable[[], int] = held_bytes)
     on_cpu = trainer.device.type == "cpu"
     example = trainer.kept_by(least) / least if on_cpu else 0.0
     free_memory.trim()
-    vector = FP32 * trainer.numel
+    vector = FP32 * trainer.trained_numel
     built = FRESH_VECTORS * vector + optimizer_bytes_of(trainer) if on_cpu else vector
     program = max(0, used() - built) + STARTED_BYTES
 
     def need(candidate: Config) -> int:
         examples = candidate.node.micro_batch or candidate.train.batch_size
         kept = round(ACTIVATIONS * example * min(examples, candidate.train.batch_size))
-        forecast = memory_forecast(trainer.numel, str(trainer.device), candidate, kept=kept, program=program)
+        forecast = memory_forecast(trainer.trained_numel, str(trainer.device), candidate, kept=kept, program=program)
         return round(SPARE * forecast.total)
 
     return need
@@ -160,7 +160,9 @@ def needs_of(trainer: Trainer, least: int, used: Callable[[], int] = held_bytes)
 
 def optimizer_bytes_of(trainer: Trainer) -> int:
     """Return the bytes of the buffers that a trainer's optimizer and drift correction hold."""
-    return sum(each.nbytes for each in (*trainer.optimizer.buffers.values(), *trainer.drift.buffers.values()))
+    local = {} if trainer.local is None else trainer.local.buffers
+    buffers = (trainer.optimizer.buffers, trainer.drift.buffers, local)
+    return sum(each.nbytes for held in buffers for each in held.values())
 
 
 def bound_gpu(most: int | None, device: torch.device) -> None:

@@ -28,7 +28,14 @@ def check_personal(config: Config, *, user_loop: bool = False) -> None:
         for wrong, what, hint in (
             *everywhere,
             (config.privacy.on, "[privacy]: its losses would tell what no noise has covered", "leave one of them out"),
-            (config.budget.memory is not None, "budget.memory, which has no room planned for it", "leave it out"),
+            *(
+                (
+                    getattr(config.budget, name) is not None,
+                    f"budget.{name}, which has no room planned for it",
+                    "leave it out",
+                )
+                for name in ("memory", "disk")
+            ),
         ):
             if wrong:
                 raise UsageError(f"personal.strength does not go with {what}", hint)

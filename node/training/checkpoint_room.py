@@ -19,6 +19,12 @@ CHECKPOINT_BYTES_PER_PARAMETER: Final = 20
 """Measured with AdamW: a checkpoint has 16 bytes a parameter (the model, two moments, the anchor), and 20 with the
 outer momentum of `noloco`."""
 
+PERSONAL_BYTES_PER_PARAMETER: Final = 16
+"""Of a personal model (Ditto): the model, AdamW's two moments, and the anchor that it is held near."""
+
+KEPT_BYTES_PER_PARAMETER: Final = 4
+"""Of the model that is kept to notice shifts of data, fp32."""
+
 OPTIMIZER_BYTES_PER_PARAMETER: Final = 8
 """Of an inner optimizer in files: adamw and schedule_free have two vectors, sgd one."""
 
@@ -36,6 +42,15 @@ def expected_bytes(parameters: int, *, late_average: bool = False) -> int:
     """Return the bytes of a checkpoint of a model with so many parameters, with the margin. `late_average`: whether the
     mean of late weights is kept."""
     return MARGIN_BYTES + (CHECKPOINT_BYTES_PER_PARAMETER + 4 * late_average) * parameters
+
+
+def checkpoint_bytes(config: Config, parameters: int) -> int:
+    """Return the bytes of a checkpoint of this node, with the margin, of a model with so many parameters, local ones
+    (`train.local`) among them: with its personal model and the one that is kept to notice shifts."""
+    beside = (
+        PERSONAL_BYTES_PER_PARAMETER * (config.personal.find() is not None) + KEPT_BYTES_PER_PARAMETER * config.shift.on
+    )
+    return expected_bytes(parameters, late_average=config.train.late_average > 0) + beside * parameters
 
 
 def missing(folder: Path, needed: int) -> int:
@@ -66,7 +81,7 @@ def check(folder: Path, parameters: int, config: Config, *, spare: int = 0, node
     """Raise RunError unless each of `nodes` nodes can write one checkpoint of its model on the disk of `folder`, beside
     its neighbours' models, where these lie there. `spare` is the bytes of older checkpoints, which may be removed."""
     held = estimates_bytes(config, parameters) + optimizer_bytes(config, parameters)
-    needed = nodes * (expected_bytes(parameters, late_average=config.train.late_average > 0) + held)
+    needed = nodes * (checkpoint_bytes(config, parameters) + held)
     lacking = missing(folder, max(0, needed - spare))
     if not lacking:
         return

@@ -7,6 +7,7 @@ from node.training import checkpoint_room
 from node.training.node import Node
 from node.training.remote_trainer import TrainerLostError
 from p2ptrain.saved.filed_vector import OPTIMIZER, LostVectorError
+from p2ptrain.training import Trainer
 from p2ptrain.training.site.orders import RankLostError
 
 
@@ -14,7 +15,9 @@ def check_room(node: Node) -> None:
     """Raise RunError where the disk has no room for one checkpoint, and there are rounds left to train."""
     if not node.state.finished:
         store = node.checkpoints
-        checkpoint_room.check(store.folder, node.inner.trainer.numel, node.config, spare=store.spare_bytes())
+        trainer = node.inner.trainer
+        parameters = trainer.trained_numel if isinstance(trainer, Trainer) else trainer.numel
+        checkpoint_room.check(store.folder, parameters, node.config, spare=store.spare_bytes())
 
 
 def check_saved(node: Node) -> None:

@@ -205,6 +205,11 @@ class Trainer(Learner):
         return self.flat.numel
 
     @property
+    def trained_numel(self) -> int:
+        """How many parameters are trained: shared and local ones."""
+        return self.numel + (0 if self.local is None else self.local.flat.numel)
+
+    @property
     def device(self) -> torch.device:
         """Where it trains."""
         return self.machine.device

@@ -695,3 +695,12 @@ def test_doctor_says_what_a_node_would_choose() -> None:
     assert refused.level == "problem"
     assert "at least" in refused.seen
     assert budget(replace(subject, learning=config_of()), model) is None
+
+
+def test_a_budget_is_planned_for_local_parameters_too() -> None:
+    """They are trained as the others, and stand in every checkpoint."""
+    trainers = [
+        own_trainer(config_of(task={"name": "digits"}, train={"local": local}), "peer") for local in ([], ["0.*"])
+    ]
+    whole, parted = (needs_of(it, 8, used=lambda: 10**8)(config_of()) for it in trainers if isinstance(it, Trainer))
+    assert parted == pytest.approx(whole, rel=1e-3)

@@ -19,12 +19,14 @@ from node.cli import main
 from node.config.schema import Config, from_raw
 from node.events import library_logs
 from node.events.redaction import Redactor
+from node.roles.assembly import own_trainer
 from node.system.errors import RunError
 from node.training import checkpoint as checkpoints
 from node.training import checkpoint_room
 from node.training.budget_meter import folder_bytes
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.estimates import MAX_DEPARTED
+from p2ptrain.training import Trainer
 
 PARAMETERS = 1 << 18
 """A checkpoint of 1 MiB: what a small file system tells of."""
@@ -117,6 +119,24 @@ def test_a_budget_of_disk_costs_older_checkpoints_then_the_next_one_and_never_th
     with pytest.raises(OSError, match=r"budget\.disk leaves no room for it: raise it, or move files out of"):
         store.save(make(5))
     assert rounds(store) == [4]
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [{}, {"shift": {"detector": "page_hinkley"}}, {"personal": {"strength": 0.1}}],
+    ids=["none", "shift", "personal"],
+)
+def test_a_checkpoint_takes_what_it_is_said_to_with_local_parameters_and_a_model_beside(beside: dict[str, Any]) -> None:
+    pytest.importorskip("river")
+    train = {"local": ["6.*"], "optimizer": "adamw"}
+    config = from_raw({"task": {"name": "digits"}, "train": train, **beside})
+    trainer = own_trainer(config, "peer")
+    assert isinstance(trainer, Trainer)
+    state = trainer.state_dict()
+    held = sum(each.nbytes for each in state.values()) + 4 * trainer.numel * config.shift.on
+    anchor, outer_momentum = 4 * trainer.trained_numel, 4 * trainer.trained_numel
+    said = checkpoint_room.checkpoint_bytes(config, trainer.trained_numel) - checkpoint_room.MARGIN_BYTES
+    assert said == pytest.approx(held + anchor + outer_momentum, rel=0.02)
 
 
 @pytest.mark.parametrize("in_memory", [False, True], ids=["on-disk", "in-memory"])

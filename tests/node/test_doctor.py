@@ -16,6 +16,7 @@ from gossip.core.identity import Identity
 from gossip.core.ids import Digest, RunId
 from gossip.transport.spool.spool_folder import SpoolFolder, SpoolRelay
 from node.cli.app import main
+from node.config.budget_section import BudgetConfig
 from node.config.schema import load
 from node.doctor import examine, machine, network, peer_checks, router
 from node.doctor.finding import Finding, Model, Subject, unless_one_is_fine
@@ -99,6 +100,17 @@ def test_disk_against_the_checkpoints(subject, monkeypatch, gigabytes, level):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: there)
     finding = machine.disk(subject, MODEL)
     assert (finding.level, bool(finding.fix)) == (level, level != "ok")
+
+
+def test_disk_for_as_many_checkpoints_as_a_budget_lets_a_node_keep(subject, tmp_path):
+    def seen(**budget):
+        learning = subject.learning.model_copy(update={"budget": BudgetConfig(**budget)})
+        return machine.disk(replace(subject, learning=learning, run_dir=tmp_path), MODEL).seen
+
+    assert "for 4 checkpoints" in seen()
+    assert "for 4 checkpoints" in seen(disk=10_000_000_000)
+    assert "404 MB for 2 checkpoints" in seen(disk=600_000_000)
+    assert "for 2 checkpoints" in seen(disk=1), "too little for any: the budget's own line says so"
 
 
 def test_a_folder_that_cannot_be_one(subject, tmp_path):

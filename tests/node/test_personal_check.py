@@ -41,6 +41,7 @@ def config_of(*parts: dict[str, Any]) -> Config:
         (DITTO, {"task": {"name": "external"}}, "p2ptrain.join"),
         (DITTO, {"privacy": {"privatizer": "example"}}, "privacy"),
         (DITTO, {"budget": {"memory": "8GiB"}}, "budget.memory"),
+        (DITTO, {"budget": {"disk": "8GiB"}}, "budget.disk"),
     ],
 )
 def test_what_it_does_not_go_with(what: dict[str, Any], with_it: dict[str, Any], words: str) -> None:
