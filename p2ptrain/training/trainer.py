@@ -353,8 +353,10 @@ class Trainer(Learner):
         )
 
     def vector(self) -> torch.Tensor:
-        """Return a copy of the live parameters, fp32 (d,) on the CPU."""
+        """Return a copy of the live parameters, fp32 (d,) on the CPU. Also while the device's memory is given back."""
         with self._live:
+            if self._parked is not None:
+                return self._parked.on_host(self._shown_d).clone()
             return on_host(self.flat.copies, self._shown_d)
 
     def snapshot(self) -> tuple[torch.Tensor, Gathering]:

@@ -145,3 +145,64 @@ def test_a_task_without_own_splits_is_measured_on_what_all_hold_out():
     config = TrainConfig(device="cpu")
     it = DittoTrainer(Digits(), config, SHARD, personal=PersonalTraining(strength=1.0))
     assert it.measure().own == {PERSONAL: pytest.approx(it.evaluate())}
+
+
+@pytest.mark.parametrize("local", [(), ("6.*",)])
+def test_both_models_give_their_memory_back_and_go_on(local):
+    it, whole = ditto(local=local), ditto(local=local)
+    for each in (it, whole):
+        each.step()
+    held = it.measure()
+    alone = Trainer(it.task, it.config, SHARD).park()
+    assert it.park() >= 2 * alone
+    for each in (it, it.personal):
+        assert each.flat.data_d.untyped_storage().nbytes() == 0
+    assert it.measure() == held, "what is evaluated meanwhile is there"
+    it.take_memory()
+    for each in (it, whole):
+        each.step()
+    assert torch.equal(it.vector(), whole.vector())
+    assert torch.equal(it.personal.vector(), whole.personal.vector())
+
+
+def test_no_more_examples_go_through_either_model_at_a_time(monkeypatch):
+    it, seen = ditto(batch_size=16), []
+    loss = it.task.loss
+
+    def counted(model, batch):
+        seen.append(len(batch[1]))
+        return loss(model, batch)
+
+    monkeypatch.setattr(it.task, "loss", counted)
+    it.take_at_a_time(4)
+    it.step()
+    assert set(seen) == {4}
+    assert len(seen) == 2 * 16 // 4
+
+
+def test_a_personal_step_is_at_the_same_place_of_the_schedule():
+    one, other = (ditto(learning_rate=0.1, schedule="cosine", rounds=10, inner_steps=10) for _ in range(2))
+    one.step(90)
+    other.step(90)
+    assert one.personal.learning_rate == pytest.approx(0.1 / one.config.learning_rate * one.learning_rate)
+    other.step(10)
+    assert other.personal.learning_rate > one.personal.learning_rate
+
+
+def test_a_personal_model_has_no_local_steps_of_its_own():
+    it = ditto(local=("6.*",), local_steps=2, inner_steps=5)
+    it.begin_round()
+    before = {name: each.detach().clone() for name, each in it.personal.model.named_parameters()}
+    it.step()
+    assert not any(torch.equal(each, before[name]) for name, each in it.personal.model.named_parameters())
+
+
+def test_a_correction_that_was_under_way_is_not_added_to_another_anchor():
+    """A checkpoint or a model that is taken up begins anew."""
+    it = ditto()
+    it.begin_round()
+    it.load_state_dict(ditto().state_dict())
+    anchor_d = it.personal.drift.buffers["anchor"].clone()
+    it.flat.data_d.add_(1.0)
+    it.correct(torch.full((it.numel,), 0.25))
+    torch.testing.assert_close(it.personal.drift.buffers["anchor"], anchor_d + 0.25)
