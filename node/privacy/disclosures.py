@@ -33,7 +33,10 @@ def disclosures(config: Config) -> list[Disclosure]:
     if not config.privacy.on:
         why = "nothing is clipped or noised: privacy.privatizer is none"
         return [Disclosure("updates, snapshots, checkpoints, losses and metrics", Coverage.UNCOVERED, why)]
-    per_round = config.privacy.find().unit == "update"
+    unit = config.privacy.find().unit
+    per_round = unit in ("update", "sum")
+    if unit == "sum":
+        return [*_covered_by_sums(config), *_withheld(per_round=True), *_uncovered(config, per_round=True)]
     return [*_covered(config), *_withheld(per_round=per_round), *_uncovered(config, per_round=per_round)]
 
 
@@ -44,6 +47,27 @@ def _covered(config: Config) -> list[Disclosure]:
         Disclosure("exports, and the model in checkpoints", Coverage.COVERED, made),
         Disclosure(
             f"what {config.sync.strategy}, {config.sync.compressor} and {config.sync.aggregator} make of them",
+            Coverage.COVERED,
+            "no data of this node go into them otherwise",
+        ),
+    ]
+
+
+def _covered_by_sums(config: Config) -> list[Disclosure]:
+    return [
+        Disclosure(
+            "sums of groups, and the anchors that are made of them",
+            Coverage.COVERED,
+            "while fewer than the threshold of a group's members work together, and the others add their noise",
+        ),
+        Disclosure(
+            "exports, and the model in checkpoints",
+            Coverage.UNCOVERED,
+            "the model here has own moves in it that no sum hides yet: give away what a newcomer is given",
+        ),
+        Disclosure("share of values that were cut", Coverage.UNCOVERED, "in metrics and events of this node"),
+        Disclosure(
+            f"what {config.sync.aggregator} and {config.sync.outer} make of the sums",
             Coverage.COVERED,
             "no data of this node go into them otherwise",
         ),

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
+from node.config.privacy_section import PrivacyConfig
 from node.config.schema import Config
 from node.events.event_types import WarningEvent
 from node.events.journal import Emit
@@ -15,9 +17,19 @@ from node.system.text import plural
 from node.training.node import Node
 from p2ptrain.privacy.allowance import unaccounted
 from p2ptrain.privacy.base import Spend
+from p2ptrain.privacy.noise_shares import NoiseShares
 from p2ptrain.tasks import EXTERNAL
 from p2ptrain.training import Trainer
 from p2ptrain.training.private_training import PrivateTraining
+
+_SHARED: Final = (
+    "take sync.strategy=secure_average, and set sync.sum_noise and sync.sum_clip to what privacy.noise and "
+    "privacy.clip are, on all members"
+)
+
+
+def _is_shared(privacy: PrivacyConfig, shares: NoiseShares | None) -> bool:
+    return shares is None or (shares.noise, shares.clip) == (privacy.noise, privacy.clip)
 
 
 def check_privacy(config: Config, *, user_loop: bool = False) -> None:
@@ -25,13 +37,16 @@ def check_privacy(config: Config, *, user_loop: bool = False) -> None:
     loop of the user's own takes the steps."""
     if not config.privacy.on:
         return
-    per_round, spec = config.privacy.find().unit == "update", config.sync.spec()
+    unit, spec = config.privacy.find().unit, config.sync.spec()
+    per_round, of_sums = unit in ("update", "sum"), unit == "sum"
     strategy, by_example = f"sync.strategy={config.sync.strategy}", "take privatizer=example"
     for wrong, what, hint in (
         (user_loop or config.task.name == EXTERNAL, "a loop of your own (p2ptrain.join)", "give the model as a task"),
         (config.node.lane == "process", "node.lane=process", "leave it at thread"),
         (config.train.compile and not per_round, "train.compile", "leave it at false, or take privatizer=update"),
         (config.budget.memory is not None, "budget.memory, which has no room planned for it", "leave it out"),
+        (of_sums and spec.noise_shares is None, f"{strategy} without sync.sum_noise", _SHARED),
+        (of_sums and not _is_shared(config.privacy, spec.noise_shares), "other sync.sum_noise or sum_clip", _SHARED),
         (per_round and bool(spec.wants), f"{strategy}, which sends more than a round's move", by_example),
         (per_round and spec.steps_anchor, f"{strategy}, which averages gradients", by_example),
     ):

@@ -2,6 +2,7 @@
 
 from p2ptrain.privacy.base import BudgetSpentError, Privatizer, Release
 from p2ptrain.privacy.example_level import ExampleLevel
+from p2ptrain.privacy.sum_level import SumLevel
 from p2ptrain.privacy.unprotected import Unprotected
 from p2ptrain.privacy.update_level import UpdateLevel
 from p2ptrain.registry import Registry
@@ -9,7 +10,7 @@ from p2ptrain.registry import Registry
 __all__ = ["PRIVATIZERS", "BudgetSpentError", "Privatizer", "Release", "get", "names"]
 
 PRIVATIZERS: Registry[Privatizer] = Registry("privatizers")
-for _member in (ExampleLevel, Unprotected, UpdateLevel):
+for _member in (ExampleLevel, SumLevel, Unprotected, UpdateLevel):
     PRIVATIZERS.register(_member.name)(_member)
 
 

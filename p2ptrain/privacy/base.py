@@ -16,8 +16,9 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 
-Unit: TypeAlias = Literal["nothing", "example", "update"]
-"""What is protected: nothing; each example of the shard; all that the member learns in a round."""
+Unit: TypeAlias = Literal["nothing", "example", "update", "sum"]
+"""What is protected: nothing; each example of the shard; all that the member learns in a round; the same, by noise that
+is added under the masks of a secure sum."""
 
 
 @dataclass(frozen=True, kw_only=True)

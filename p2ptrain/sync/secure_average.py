@@ -19,6 +19,10 @@ nothing beyond. The robust rule runs over the means of the groups: with f liars,
 (2f + 1) groups are needed, hence n >= (2f + 1) group. With fewer means in a round nothing moves. All members read the
 means of all groups; each counts when as many of its members as open a sum have signed the same one.
 
+**Noise.** With `sum_noise` each difference is clipped to the norm `sum_clip`, and members share out discrete Gaussian
+noise: a sum hides each member's whole move (p2ptrain/privacy/noise_shares.py). What was clipped is then lost, and the
+noise is not made up for: e holds what was in no sum, and nothing else.
+
 **Apart and together.** Where a round did not open, or not for this member, own values and own anchor stay, and all that
 was learned is told in the next one. Anchors that came apart so are brought together as in `allreduce`: in `refresh`
 rounds all of the anchor has travelled within the sums, and each member goes by what the mean of its group's is off its
@@ -28,6 +32,7 @@ within one step 2R / (2^b - 1). Cost: the anchor, e, and the encoded differences
 bits a parameter and copy.
 """
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +44,8 @@ import torch
 from p2ptrain import aggregate
 from p2ptrain.aggregate.base import Aggregator, Rows, by_columns
 from p2ptrain.outer import BySlices
+from p2ptrain.privacy.discrete_gaussian import RandomBytes
+from p2ptrain.privacy.noise_shares import NoiseShares
 from p2ptrain.privacy.secret_random import SecretRandom
 from p2ptrain.sync.allreduce import OUTERS
 from p2ptrain.sync.base import RoundResult, SyncStrategy
@@ -49,6 +56,7 @@ from p2ptrain.sync.group_allreduce import LARGEST_GROUP
 from p2ptrain.sync.group_sum import GroupSum, from_bytes, size_of, to_bytes
 from p2ptrain.sync.mixing import segments
 from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
+from p2ptrain.sync.noised_fixed_point import NoisedFixedPoint
 from p2ptrain.sync.peer_selection import in_turn, shared_seed
 from p2ptrain.sync.strategy_spec import SECURE, StrategySpec
 from p2ptrain.sync.sync_config import SyncConfig
@@ -116,6 +124,10 @@ def method(
         int, "Members that sum each part: with 3 a lying one is outvoted, and each reads 3 times as much."
     ] = 1,
     members: Annotated[int, "Members that the run has at least: with f above 0, (2f + 1) group or more."] = 0,
+    sum_noise: Annotated[
+        float, "Deviation of the noise that honest members of a group add together, over sum_clip. 0: none."
+    ] = 0.0,
+    sum_clip: Annotated[float, "Largest norm of a member's move that is told in a round, with sum_noise."] = 1.0,
 ) -> StrategySpec:
     """Differences summed under masks, in groups."""
     if not LEAST_GROUP <= group <= MOST_PER_GROUP:
@@ -135,8 +147,16 @@ def method(
             f"set bits to {bits + LEAST_WIDTH - width} or more"
         )
     settings = SecureSettings(
-        group=group, clipping_range=clipping_range, bits=bits, refresh=refresh, owners=owners, members=members
+        group=group,
+        clipping_range=clipping_range,
+        bits=bits,
+        refresh=refresh,
+        owners=owners,
+        members=members,
+        shares=NoiseShares(sum_noise, sum_clip) if sum_noise else None,
     )
+    for size in range(group, 2 * group):
+        settings.codec(size)  # it checks that the noise fits
     return StrategySpec(
         name="secure_average",
         models=partial(_build, settings),
@@ -148,6 +168,7 @@ def method(
         ends_at_anchor=True,
         check=partial(_check, settings),
         vectors=2,
+        noise_shares=settings.shares,
     )
 
 
@@ -161,10 +182,14 @@ class SecureSettings:
     refresh: int
     owners: int
     members: int
+    shares: NoiseShares | None
+    """The noise that members share out; None: there is none."""
 
     def codec(self, members: int) -> FixedPoint:
-        """Return the codec of a group of so many members."""
-        return FixedPoint(self.clipping_range, self.bits, members)
+        """Return the codec of a group of so many members. ValueError where its noise does not fit."""
+        if self.shares is None:
+            return FixedPoint(self.clipping_range, self.bits, members)
+        return NoisedFixedPoint(self.clipping_range, self.bits, members, self.shares)
 
 
 def _check(settings: SecureSettings, config: SyncConfig) -> None:
@@ -205,6 +230,8 @@ def _run_key(settings: SecureSettings, config: SyncConfig) -> str:
     rule = (config.aggregator, config.f, *sorted(config.rule_options().items()))
     chosen = (settings.group, settings.clipping_range, settings.bits, settings.refresh, settings.owners, *rule)
     outer = (config.outer, *sorted(config.outer_options().items()))
+    if settings.shares is not None:  # each counts on the others' noise
+        outer = (*outer, "noise", settings.shares.noise, settings.shares.clip)
     return " ".join(map(str, (config.strategy, *chosen, *outer)))
 
 
@@ -234,6 +261,8 @@ class SecureAverage(ModelAveraging):
         self.settings = settings
         self.rounding: UniformSource = SecretRandom()
         """Where the rounding's randomness comes from: by default the operating system."""
+        self.random_bytes: RandomBytes = os.urandom
+        """Where the noise comes from."""
         self.residual_d = torch.zeros_like(genesis_d)
         """e: what was to be told and was not."""
         self.clipped_share = 0.0
@@ -270,7 +299,10 @@ class SecureAverage(ModelAveraging):
         changes."""
         codec = self.settings.codec(members)
         told = codec.encode(theta_d - self.anchor_d + self.residual_d, self.rounding)
-        return np.concatenate([told.words_d, codec.wrap(self.anchor_d[self._refreshed(round)])]), told.clipped
+        words_d = told.words_d
+        if isinstance(codec, NoisedFixedPoint):
+            words_d = codec.noised(words_d, self.random_bytes)
+        return np.concatenate([words_d, codec.wrap(self.anchor_d[self._refreshed(round)])]), told.clipped
 
     @property
     def owners(self) -> int:
@@ -319,7 +351,7 @@ class SecureAverage(ModelAveraging):
             for at in _within(whole):
                 self.residual_d[at] += theta_d[at] - self.anchor_d[at]
                 if counted:
-                    self.residual_d[at] -= told_d[at]
+                    self.residual_d[at] -= told_d[at] if self.settings.shares is None else self.residual_d[at]
                 move(at, self.anchor_d[at], self.anchor_d[at] + mean_d[at])
         self.anchor_d[self._refreshed(round)] += shift_s
         for whole in came:

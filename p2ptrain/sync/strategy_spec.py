@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import torch
 
 from p2ptrain.inner.inner_state import Wanted
+from p2ptrain.privacy.noise_shares import NoiseShares
 from p2ptrain.sync.base import GradientStrategy, SyncStrategy
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class StrategySpec:
     """Whether two members that average work out alike that they do, so that none may pass over the other."""
     local_rate: float = 1.0
     """Factor on the learning rate of a trainer's own steps."""
+    noise_shares: NoiseShares | None = None
+    """The noise that its members share out, so that the sums of their moves tell little of one; None: there is
+    none."""
     takes_layers: bool = False
     """Whether `models` makes a `Layered`: its updates may have refinements."""
     check: Callable[["SyncConfig"], None] = anything_goes

@@ -562,7 +562,7 @@ class Trainer(Learner):
                 privacy,
                 batch_size=self.config.batch_size * self.config.grad_accumulation,
             )
-        elif privacy.privatizer.unit == "update":
+        elif privacy.privatizer.unit in ("update", "sum"):
             if self.local is not None:
                 raise TaskError(
                     f"privacy.privatizer={privacy.privatizer.name} hides a round's move of shared parameters: what is "
@@ -578,7 +578,7 @@ class Trainer(Learner):
         else:
             raise TaskError(
                 f"privacy.privatizer={privacy.privatizer.name} protects {privacy.privatizer.unit!r}, which no trainer "
-                "knows: its unit has to be 'example' or 'update'"
+                "knows: its unit has to be 'example', 'update' or 'sum'"
             )
 
     def _state(self, take: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:

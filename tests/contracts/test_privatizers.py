@@ -15,6 +15,9 @@ from tests.seeded_bytes import seeded_bytes
 
 every_privatizer = pytest.mark.parametrize("name", privacy.names())
 protecting = pytest.mark.parametrize("name", [name for name in privacy.names() if name != "none"])
+noising = pytest.mark.parametrize(
+    "name", [name for name in privacy.names() if privacy.get(name).unit in ("example", "update")]
+)
 norms = st.floats(0, 1e30) | st.sampled_from([1.0, 1e-320])
 
 
@@ -43,7 +46,7 @@ def test_a_contribution_that_is_not_finite_counts_for_nothing(name: str, norm: f
     assert float(privacy.get(name).factors(torch.tensor([norm]))[0]) == 0
 
 
-@protecting
+@noising
 def test_the_noise_has_the_standard_deviation_that_is_accounted_for(name: str) -> None:
     """Over 200,000 numbers the standard deviation is off by 0.16%, and the mean by 0.22% of it, one time in three."""
     count, noise, clip = 200_000, 0.7, 3.0
@@ -67,6 +70,13 @@ def test_what_is_released_is_what_is_accounted_for(name: str) -> None:
 def test_an_option_that_protects_nothing_is_refused(name: str, option: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{name}: {option} must be a number above 0"):
         privacy.get(name, **{option: value})
+
+
+def test_noise_that_a_sum_has_is_not_added_here_too() -> None:
+    """It is whole numbers, and comes under the masks (tests/p2ptrain/test_noise_shares.py)."""
+    sum_d = torch.linspace(-1, 1, 5)
+    privacy.get("secure_update", noise=3.0).add_noise_(sum_d, SecretRandom(seeded_bytes(1)))
+    assert torch.equal(sum_d, torch.linspace(-1, 1, 5))
 
 
 def test_none_leaves_all_as_it_is_and_spends_nothing() -> None:

@@ -17,6 +17,8 @@ from p2ptrain.training import Trainer
 
 EXAMPLE = {"privatizer": "example"}
 UPDATE = {"privatizer": "update"}
+SUMS = {"privatizer": "secure_update", "noise": 0.5, "clip": 0.2}
+SECURE = {"strategy": "secure_average", "clipping_range": 1.0, "sum_noise": 0.5, "sum_clip": 0.2}
 
 
 def raw_of(privacy: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any]:
@@ -34,6 +36,11 @@ def raw_of(privacy: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any
         (UPDATE, {"budget": {"memory": "8GiB"}}, "budget.memory"),
         (UPDATE, {"sync": {"strategy": "mime"}}, "sync.strategy=mime"),
         (UPDATE, {"sync": {"strategy": "des_loc"}}, "sync.strategy=des_loc"),
+        (SUMS, {}, "sync.strategy=tracked_gossip without sync.sum_noise"),
+        (SUMS, {"sync": {"strategy": "secure_average"}}, "sync.strategy=secure_average without sync.sum_noise"),
+        (SUMS, {"sync": SECURE | {"sum_noise": 0.4}}, "other sync.sum_noise or sum_clip"),
+        (SUMS, {"sync": SECURE | {"sum_clip": 0.3}}, "other sync.sum_noise or sum_clip"),
+        (SUMS, {"sync": SECURE, "node": {"lane": "process"}}, "node.lane=process"),
     ],
 )
 def test_what_it_does_not_go_with(privacy: dict[str, Any], sections: dict[str, Any], words: str) -> None:
@@ -44,6 +51,10 @@ def test_what_it_does_not_go_with(privacy: dict[str, Any], sections: dict[str, A
         assert words in str(refused.value)
         assert f"privacy.privatizer={privacy['privatizer']}" in str(refused.value)
         assert "\n" not in refused.value.line()
+
+
+def test_noise_in_sums_goes_with_what_all_members_set() -> None:
+    check_privacy(from_raw(raw_of(SUMS, sync=SECURE)))
 
 
 def test_no_loop_of_the_users_own_has_it() -> None:

@@ -21,6 +21,10 @@ ERROR: Final = 0.02
 LARGEST: Final = 100.0
 """Epsilon by Renyi divergences above which it is not tried: nothing is protected, and the mesh would be too large."""
 
+DISCRETE: Final = "secure_update"
+"""The privatizer whose noise is of whole numbers: its Renyi divergences are bounded by Gaussian noise's, and its loss
+distribution is another."""
+
 MOST_SUMS: Final = 1_000_000
 """Sums above which it is not tried: the mesh grows with the root of their number. Chosen: a few seconds."""
 
@@ -33,6 +37,9 @@ def is_installed() -> bool:
 def tight_epsilon_of(releases: Iterable[Release], delta: float) -> float | None:
     """Return an upper bound of the epsilon of all of these together at `delta`; None where it cannot be told. Raises
     ImportError without opacus."""
+    releases = list(releases)
+    if any(release.mechanism == DISCRETE for release in releases):
+        return None
     together: dict[tuple[float, float], int] = {}
     for release in releases:
         key = (release.noise, release.rate)
