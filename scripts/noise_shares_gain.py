@@ -45,8 +45,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=[4, 5, 8, 16, 32])
     parser.add_argument("--learn", type=int, default=0, help="members of the group that learns")
-    parser.add_argument("--epsilons", type=float, nargs="*", default=[4.0, 16.0, 64.0])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epsilons", type=float, nargs="*", default=[8.0, 32.0])
+    parser.add_argument("--seeds", type=int, default=2)
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.learn:
@@ -114,8 +114,8 @@ def accuracy(way: str, epsilon: float, members: int, seed: int) -> float:
     nodes = [build(config, genesis_d, name) for name in names]
     for round in range(ROUNDS):
         played([node for node in nodes if isinstance(node, SecureAverage)], trainers, names, round)
-    anchor_d = nodes[0].anchor_d
-    return float(trainers[0].measure(anchor_d).own["accuracy"])
+    trainers[0].load_vector(nodes[0].anchor_d)
+    return Digits().accuracy(trainers[0].model_with())
 
 
 def played(nodes: list[SecureAverage], trainers: list[Trainer], names: list[str], round: int) -> None:

@@ -1,4 +1,4 @@
-"""What a sum of discrete Gaussians hides: nearly what one of the same variance does (2102.06387, theorem 1).
+"""What a sum of discrete Gaussians hides: nearly what one of the same variance does (2102.06387).
 
 A sum of n discrete Gaussians of the parameter s is none itself. Whole vectors that differ by at most D in L2 are hidden
 by it with 1/2 e^2 concentrated differential privacy, in d coordinates, where
