@@ -230,9 +230,9 @@ def _run_key(settings: SecureSettings, config: SyncConfig) -> str:
     rule = (config.aggregator, config.f, *sorted(config.rule_options().items()))
     chosen = (settings.group, settings.clipping_range, settings.bits, settings.refresh, settings.owners, *rule)
     outer = (config.outer, *sorted(config.outer_options().items()))
-    if settings.shares is not None:  # each counts on the others' noise
-        outer = (*outer, "noise", settings.shares.noise, settings.shares.clip)
-    return " ".join(map(str, (config.strategy, *chosen, *outer)))
+    # each counts on the others' noise
+    noise = () if settings.shares is None else ("noise", settings.shares.noise, settings.shares.clip)
+    return " ".join(map(str, (config.strategy, *chosen, *outer, *noise)))
 
 
 def _build(settings: SecureSettings, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
