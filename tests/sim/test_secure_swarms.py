@@ -83,6 +83,18 @@ async def test_four_sum_their_differences_and_hold_one_anchor(
             assert node.eval_loss < node.node.journal.first["eval_loss"]
 
 
+async def test_who_comes_a_second_later_is_in_the_sum(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """Steps of milliseconds say nothing of how far apart processes come that share a busy machine."""
+    async with swarm(tmp_path) as members:
+        for number in range(4):
+            late_s = 0.0 if number else 1.0
+            step_seconds = STEP_SECONDS + late_s / 5
+            await members.start(f"n{number}", wait_for=3, step_seconds=step_seconds, **settings(2))
+        await members.finished()
+        for member in members.members.values():
+            assert [fields["survivors"] for fields in sums(member)] == [4, 4]
+
+
 async def test_three_alone_share_nothing_and_say_why(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
         nodes = await start_all(members, 3, **settings(2))
