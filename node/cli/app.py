@@ -13,6 +13,7 @@ import typer
 from node.cli import (
     bench_cmd,
     config_cmd,
+    distill_cmd,
     doctor_cmd,
     export_cmd,
     id_cmd,
@@ -52,6 +53,7 @@ app.command("simulate")(simulate_cmd.simulate)
 app.command("generate")(model_cmd.generate)
 app.command("evaluate")(model_cmd.evaluate)
 app.command("export")(export_cmd.export)
+app.command("distill")(distill_cmd.distill)
 app.command("doctor")(doctor_cmd.doctor)
 app.command("status")(status_cmd.status)
 app.command("top")(top_cmd.top)

@@ -1,6 +1,7 @@
 """`p2ptrain export`: the model of a run for other programs: plain torch, transformers, onnxruntime."""
 
 import json as jsonlib
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,6 +48,9 @@ def export(
     merged: Annotated[
         bool, typer.Option("--merged", help="With --to hf: LoRA adapters added to their base model, not alone.")
     ] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="With --to onnx: weights as 8-bit numbers; tells what that costs.")
+    ] = False,
     node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="The newest model of this node.")] = None,
     average: Annotated[
         bool, typer.Option("--average", help="The mean of the honest nodes' models: what a run's folder gives anyway.")
@@ -62,6 +66,8 @@ def export(
     _check_question(run, node, average=average)
     if merged and to is not Format.HF:
         raise UsageError("--merged is for --to hf", "an ONNX graph is always merged, safetensors have the run's names")
+    if int8 and to is not Format.ONNX:
+        raise UsageError("--int8 is for --to onnx", "the other formats have fp32 weights")
     place = out or Path(f"model{_SUFFIXES[to]}")
     _check_place(place, to, force=force)
 
@@ -73,7 +79,7 @@ def export(
     if to is Format.SAFETENSORS:
         sizes = _write_state(place, found, metadata, force=force)
     else:
-        sizes = _write_model(found, data, place, to, merged=merged)
+        sizes = _write_model(found, data, place, to, merged=merged, int8=int8)
     if json:
         typer.echo(jsonlib.dumps({"file": str(place), **metadata, **sizes, "left_out": list(found.left_out)}))
     else:
@@ -89,18 +95,22 @@ def _write_state(out: Path, found: "RunModels", metadata: dict[str, str], *, for
     return {"tensors": len(state), "parameters": found.models[0].vector_d.numel(), "bytes": out.stat().st_size}
 
 
-def _write_model(found: "RunModels", data: Path | None, out: Path, to: Format, *, merged: bool) -> dict[str, Any]:
+def _write_model(
+    found: "RunModels", data: Path | None, out: Path, to: Format, *, merged: bool, int8: bool
+) -> dict[str, Any]:
     from node.training.evaluation import build_models
     from node.training.model_export import export_folder, export_graph
 
     models = build_models(found, overrides={} if data is None else {"data": str(data.expanduser().absolute())})
-    done = export_graph(models, out) if to is Format.ONNX else export_folder(models, out, merged=merged)
+    done = export_graph(models, out, int8=int8) if to is Format.ONNX else export_folder(models, out, merged=merged)
     files = [path for path in out.rglob("*") if path.is_file()] if out.is_dir() else [out]
-    sizes = {
+    sizes: dict[str, Any] = {
         "tensors": done.tensors,
         "parameters": done.parameters,
         "bytes": sum(path.stat().st_size for path in files),
     }
+    if done.quantized is not None:
+        sizes["int8"] = asdict(done.quantized)
     return sizes if done.difference is None else {**sizes, "difference": done.difference}
 
 
@@ -116,7 +126,19 @@ def _tell(out: Path, to: Format, found: "RunModels", sizes: dict[str, Any]) -> N
         typer.echo(f"left out: {'; '.join(found.left_out)}", err=True)
     typer.echo(f"In Python: {_how_to_open(out, to)}")
     if "difference" in sizes:
-        typer.echo(f"onnxruntime's outputs are within {sizes['difference']:.1e} of the model's own")
+        graph = "the fp32 graph's" if "int8" in sizes else "onnxruntime's"
+        typer.echo(f"{graph} outputs are within {sizes['difference']:.1e} of the model's own")
+    if "int8" in sizes:
+        _tell_int8(sizes["int8"])
+
+
+def _tell_int8(it: dict[str, Any]) -> None:
+    typer.echo(
+        f"int8: {text.size(it['bytes'])} instead of {text.size(it['bytes_before'])}; logits within "
+        f"{it['logit_error']:.2g} of the fp32 graph's, whose largest is {it['largest_logit']:.3g}"
+    )
+    if it["loss"] is not None:
+        typer.echo(f"held-out loss: {it['loss_before']:.4f} nats in fp32, {it['loss']:.4f} in int8")
 
 
 def _how_to_open(out: Path, to: Format) -> str:

@@ -16,7 +16,7 @@ from node.training.evaluation import LoadedModel, mean_model
 from p2ptrain.tasks.base import Pretrained
 from p2ptrain.tasks.batches import pair_of
 from p2ptrain.tasks.hf.built_model import BuiltModel
-from p2ptrain.training.onnx_file import write_onnx
+from p2ptrain.training.onnx_file import Quantized, quantize_onnx, write_onnx
 
 TRACED_EXAMPLES: Final = 3
 """From which a graph is made: more than one, so that their number is not taken for a constant."""
@@ -30,7 +30,8 @@ class Exported:
     parameters: int
     """Those that were trained."""
     difference: float | None = None
-    """Between onnxruntime's outputs and the model's own, the largest."""
+    """Between onnxruntime's outputs and the model's own, the largest; of a graph that is not quantized."""
+    quantized: Quantized | None = None
 
 
 def export_folder(models: list[LoadedModel], out: Path, *, merged: bool) -> Exported:
@@ -62,25 +63,40 @@ def export_folder(models: list[LoadedModel], out: Path, *, merged: bool) -> Expo
     return Exported(tensors=_tensors_in(out), parameters=models[0].trainer.numel)
 
 
-def export_graph(models: list[LoadedModel], out: Path) -> Exported:
-    """Write the models' mean as an ONNX graph, replacing a file that is there. Raises TaskError or RunError."""
+def export_graph(models: list[LoadedModel], out: Path, *, int8: bool = False) -> Exported:
+    """Write the models' mean as an ONNX graph, its weights as 8-bit numbers where `int8`, replacing a file that is
+    there. Raises UsageError, TaskError or RunError."""
     task, model = models[0].task, _model_of(models)
     if isinstance(task, Pretrained):
         model = task.without_adapters(model)
     pair = pair_of(task.eval_batches(TRACED_EXAMPLES)[0])
     if pair is None:
         raise UsageError(f"the batches of {task.name} are no inputs with targets", "export it --to safetensors")
-    beside = out.with_name(f".{out.name}.new")
+    beside, small = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.int8")
+    quantized = None
     try:
         difference = write_onnx(model, pair[0], beside)
-        rename_durably(beside, out)
+        if int8:
+            quantized = quantize_onnx(beside, small, _held_out_pairs(models[0]))
+        rename_durably(small if int8 else beside, out)
     except OSError as error:
         raise RunError(
             f"cannot write {out}: {error.strerror}", "free some disk space, or give another --out"
         ) from error
     finally:
         beside.unlink(missing_ok=True)
-    return Exported(tensors=len(model.state_dict()), parameters=models[0].trainer.numel, difference=difference)
+        small.unlink(missing_ok=True)
+    return Exported(
+        tensors=len(model.state_dict()),
+        parameters=models[0].trainer.numel,
+        difference=difference,
+        quantized=quantized,
+    )
+
+
+def _held_out_pairs(model: LoadedModel) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    batches = model.task.eval_batches(model.trainer.config.eval_examples)
+    return [pair for batch in batches if (pair := pair_of(batch)) is not None]
 
 
 def _check_no_base(task: Pretrained, out: Path) -> None:

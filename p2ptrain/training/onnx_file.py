@@ -3,16 +3,19 @@
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from p2ptrain.tasks.base import TaskError
+from p2ptrain.training.evaluator import are_logits
 
 OUTPUT: Final = "logits"
 INPUT: Final = "inputs"
@@ -47,6 +50,74 @@ def write_onnx(model: nn.Module, inputs: torch.Tensor, file: Path) -> float:
         raise TaskError(f"this model cannot be an ONNX graph: {str(error).strip().splitlines()[0][:300]}") from error
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     return _difference(session, plain, _smaller(inputs), name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantized:
+    """A graph whose weights are 8-bit numbers, beside the graph that it was made of."""
+
+    bytes_before: int
+    bytes: int
+    logit_error: float
+    """The largest difference between the two graphs' outputs on held-out examples."""
+    largest_logit: float
+    """Of the graph before, to compare with."""
+    loss_before: float | None
+    """Held-out cross entropy of the graph before, in nats; None where the outputs are no logits of the targets."""
+    loss: float | None
+
+
+def quantize_onnx(file: Path, out: Path, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Quantized:
+    """Write the graph `file` to `out` with 8-bit weights, and activations that are rounded to 8 bits as it runs
+    (onnxruntime's dynamic quantization); compare both on `pairs` of inputs and targets. Embeddings stay 8-bit tables.
+    TaskError where a library is missing.
+
+    Weights are unsigned, with a scale a column: on a CPU without VNNI products of signed ones exceed 16 bits, and are
+    cut. Logits were then ten times as far off (docs/benchmarks.md).
+    """
+    onnxruntime = _required("onnxruntime")
+    _required("onnx")
+    quantization = _required("onnxruntime.quantization")
+    with _quiet(""):
+        quantization.quantize_dynamic(file, out, per_channel=True, weight_type=quantization.QuantType.QUInt8)
+    before, after = (onnxruntime.InferenceSession(each, providers=["CPUExecutionProvider"]) for each in (file, out))
+    error = largest = 0.0
+    losses = [_CrossEntropy(), _CrossEntropy()]
+    for inputs, targets in pairs:
+        wanted, found = (_run(session, inputs) for session in (before, after))
+        error, largest = max(error, float((found - wanted).abs().max())), max(largest, float(wanted.abs().max()))
+        for loss, logits in zip(losses, (wanted, found), strict=True):
+            loss.add(logits, targets)
+    return Quantized(
+        bytes_before=file.stat().st_size,
+        bytes=out.stat().st_size,
+        logit_error=error,
+        largest_logit=largest,
+        loss_before=losses[0].mean,
+        loss=losses[1].mean,
+    )
+
+
+class _CrossEntropy:
+    """The mean over predictions that count: those whose target is 0 or more."""
+
+    def __init__(self) -> None:
+        self._total, self._count, self._fits = 0.0, 0, True
+
+    def add(self, logits: torch.Tensor, targets: torch.Tensor) -> None:
+        self._fits = self._fits and are_logits(logits, targets)
+        if self._fits:
+            counted = targets >= 0
+            self._total += float(functional.cross_entropy(logits[counted], targets[counted], reduction="sum"))
+            self._count += int(counted.sum())
+
+    @property
+    def mean(self) -> float | None:
+        return self._total / self._count if self._fits and self._count else None
+
+
+def _run(session: Any, inputs: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(session.run([OUTPUT], {session.get_inputs()[0].name: inputs.numpy()})[0])
 
 
 class _Logits(nn.Module):
@@ -97,9 +168,10 @@ def _required(module: str) -> ModuleType:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter tells of libraries that are not there, and is warned by torch of torch's own deprecated names."""
-    logger = logging.getLogger("torch.onnx")
+def _quiet(name: str = "torch.onnx") -> Iterator[None]:
+    """The exporter tells of libraries that are not there, and is warned by torch of torch's own deprecated names; the
+    quantizer, by the root logger, of a step that its graph does not need."""
+    logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
