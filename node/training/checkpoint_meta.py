@@ -5,6 +5,7 @@
     digest        BLAKE2b of state.safetensors, in hex
     meta_digest   BLAKE2b of all the other fields (as JSON with sorted keys), in hex; older releases wrote none
     config        the run's settings, as JSON
+    distilled     of a student (node/training/distilling.py): its teachers, temperature, alpha and steps
     model         names, shapes and types of the model's state_dict (p2ptrain/training/layout.py); null where names are
                   not enough, and not there in older releases' files
     peer_id, first, steps, compute_s, wall_s, epoch    who trained, and how far it had come

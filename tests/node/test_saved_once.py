@@ -91,7 +91,8 @@ def test_what_is_told_of_an_export_is_what_was_exported(
         store.save(checkpoint(found.round + 1, 0.5))
         return found
 
-    def export_graph(loaded: list[LoadedModel], out: Path) -> Exported:
+    def export_graph(loaded: list[LoadedModel], out: Path, *, int8: bool) -> Exported:
+        assert not int8
         written.extend(loaded)
         out.touch()
         return Exported(tensors=1, parameters=1)
