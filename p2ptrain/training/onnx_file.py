@@ -73,7 +73,7 @@ def quantize_onnx(file: Path, out: Path, pairs: Sequence[tuple[torch.Tensor, tor
     TaskError where a library is missing.
 
     Weights are unsigned, with a scale a column: on a CPU without VNNI products of signed ones exceed 16 bits, and are
-    cut. Logits were then ten times as far off (docs/benchmarks.md).
+    cut. Logits were then 4 to 20 times as far off (docs/benchmarks.md).
     """
     onnxruntime = _required("onnxruntime")
     _required("onnx")
