@@ -199,10 +199,11 @@ def test_a_personal_model_has_no_local_steps_of_its_own():
 
 def test_a_correction_that_was_under_way_is_not_added_to_another_anchor():
     """A checkpoint or a model that is taken up begins anew."""
-    it = ditto()
+    it, other = ditto(), ditto()
+    other.begin_round()
+    other.correct(torch.ones(other.numel))
     it.begin_round()
-    it.load_state_dict(ditto().state_dict())
+    it.load_state_dict(other.state_dict())
     anchor_d = it.personal.drift.buffers["anchor"].clone()
-    it.flat.data_d.add_(1.0)
     it.correct(torch.full((it.numel,), 0.25))
     torch.testing.assert_close(it.personal.drift.buffers["anchor"], anchor_d + 0.25)
