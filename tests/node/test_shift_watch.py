@@ -153,6 +153,13 @@ def test_a_divergence_that_falls_is_no_shift() -> None:
     assert it.add(1.0)
 
 
+def test_a_signal_that_hardly_moves_does_not_alarm_at_its_last_digit() -> None:
+    it = SignalStream(Beyond)
+    assert not any(it.add(100.0) for _ in range(REFERENCE))
+    assert not it.add(100.5)
+    assert it.add(101.0)
+
+
 def test_what_is_no_number_is_left_out() -> None:
     it = SignalStream(Beyond)
     assert not any(it.add(value) for value in [math.nan, math.inf] * REFERENCE)

@@ -88,6 +88,24 @@ def test_local_steps_come_first_and_move_nothing_else():
             assert moved == (head if step < 3 else set(before) - head)
 
 
+def test_local_steps_are_no_part_of_what_is_told_of_the_shared_ones(monkeypatch):
+    it = Trainer(
+        Digits(),
+        TrainConfig(device="cpu", warmup_steps=0, local=HEAD, local_steps=3, inner_steps=5),
+        SHARD,
+        tells=("gradient",),
+    )
+    nudged = []
+    monkeypatch.setattr(it.drift, "nudge", lambda data_d, rate: nudged.append(it._round_steps))
+    it.begin_round()
+    sums = []
+    for _ in range(5):
+        it.step()
+        sums.append((it._summed, bool(it._gradients_d.any())))
+    assert sums == [(0, False)] * 3 + [(1, True), (2, True)]
+    assert nudged == [3, 4]
+
+
 @pytest.mark.parametrize(
     ("train", "words"),
     [
