@@ -27,6 +27,7 @@ from gossip.allreduce.allreduce import Group
 from gossip.core.api import Head, RunInfo
 from gossip.core.config import GossipConfig
 from gossip.core.digests import digest_of
+from gossip.core.errors import LocalError
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId, RunId
 from gossip.core.limits import CHUNK_BYTES
@@ -182,7 +183,21 @@ def main() -> None:
     parser.add_argument("--owners", type=int, default=1)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--chunk-bytes", type=int, default=CHUNK_BYTES // 4)
-    trio.run(measure, parser.parse_args())
+    options = parser.parse_args()
+    try:
+        SecureGroup(
+            members=tuple(PeerId(str(number)) for number in range(options.members)),
+            round=0,
+            count=options.values,
+            bits=options.bits,
+            owners=options.owners,
+            chunk_bytes=options.chunk_bytes,
+        )
+    except LocalError as error:
+        parser.error(str(error))
+    if options.runs < 1:
+        parser.error("--runs must be 1 or more")
+    trio.run(measure, options)
 
 
 if __name__ == "__main__":

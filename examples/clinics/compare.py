@@ -12,7 +12,7 @@ that are named rightly, by clinic, and their share. Then a table of the means ov
 import argparse
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -22,6 +22,8 @@ import torch
 from examples.clinics.task import SHARES, create
 from node.config.schema import Config, from_raw
 from node.roles.assembly import own_trainer
+from node.sweep.seeds import parse_seeds
+from node.system.errors import UsageError
 from p2ptrain.privacy.accounting import noise_for
 from p2ptrain.privacy.allowance import unaccounted
 from p2ptrain.tasks import Shard
@@ -79,7 +81,7 @@ def rights(clinics: list[Trainer]) -> list[tuple[int, int]]:
     return found
 
 
-def rows(seeds: range, epsilon: float | None) -> Iterator[dict[str, Any]]:
+def rows(seeds: Sequence[int], epsilon: float | None) -> Iterator[dict[str, Any]]:
     """Train every way with every seed, and yield a run's figures."""
     for private in (False, True):
         for way in WAYS:
@@ -96,10 +98,15 @@ def main() -> None:
     parser.add_argument("--seeds", default="0-4", help="such as 0-4")
     parser.add_argument("--epsilon", type=float, help="the budget, in place of the settings'")
     asked = parser.parse_args()
-    first, _, last = asked.seeds.partition("-")
+    try:
+        seeds = parse_seeds(asked.seeds)
+    except UsageError as error:
+        parser.error(str(error))
+    if asked.epsilon is not None and not 0 < asked.epsilon < float("inf"):
+        parser.error("--epsilon must be above 0")
     torch.set_num_threads(1)
     found = []
-    for row in rows(range(int(first), int(last or first) + 1), asked.epsilon):
+    for row in rows(seeds, asked.epsilon):
         print(json.dumps(row), flush=True)
         found.append(row)
     for private in (False, True):

@@ -24,7 +24,24 @@ def check_secure(config: Config) -> None:
             f"and network.degree={degree} is enough for {degree + 1}",
             f"set network.degree={members - 1} or more on every node",
         )
-    privacy, clipping_range = config.privacy, options["clipping_range"]
+    _check_room(config)
+
+
+def check_enough(config: Config, nodes: int) -> None:
+    """Raise UsageError where a swarm of `nodes` would sum nothing, since a group has more members."""
+    if config.sync.spec().averager != SECURE:
+        return
+    group = config.sync.options["group"]
+    if nodes < group:
+        raise UsageError(
+            f"sync.strategy={config.sync.strategy}: a group has {group} members, and there are {nodes} nodes, which "
+            "would exchange nothing",
+            f"start {group} or more",
+        )
+
+
+def _check_room(config: Config) -> None:
+    privacy, clipping_range = config.privacy, config.sync.options["clipping_range"]
     if not privacy.on or privacy.find().unit != "update":
         return
     needed = DEVIATIONS * privacy.noise * privacy.clip

@@ -6,6 +6,7 @@ from pathlib import Path
 from node.config.schema import AttackSection, Config
 from node.config.visits_section import VisitsConfig
 from node.roles.assembly import check_runnable
+from node.roles.secure_check import check_enough
 from node.system.errors import UsageError
 from node.system.run_dir import PEERS
 
@@ -55,6 +56,7 @@ def make_plan(config: Config, *, run_dir: Path, nodes: int, byzantine: int, core
     if config.attack.name != "none" and byzantine == 0:
         raise UsageError(f"the attack {config.attack.name} needs nodes that carry it out", "add --byzantine 1")
     check_runnable(config)
+    check_enough(config, nodes)
     threads = config.train.threads or max(1, cores // nodes)
     plans = (
         _node(config, run_dir, index, nodes, threads, byzantine=index >= nodes - byzantine) for index in range(nodes)

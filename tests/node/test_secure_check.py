@@ -1,5 +1,6 @@
 """What secure averaging does not go with is refused in one line, before anything is summed."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from node.roles.assembly import check_runnable
 from node.roles.secure_check import check_secure
 from node.system.errors import UsageError
 from node.training.visiting import check_visits
+from node.up.plan import make_plan
 
 
 def raw_of(sync: dict[str, Any] | None = None, **sections: dict[str, Any]) -> dict[str, Any]:
@@ -64,3 +66,12 @@ def test_visits_regions_and_plans_are_refused() -> None:
         check_runnable(from_raw(regions))
     with pytest.raises(ValueError, match="masks and shares as well, which no plan counts"):
         check_plannable(from_raw(raw_of()).sync)
+
+
+def test_a_swarm_smaller_than_a_group_is_refused_before_it_starts(tmp_path: Path) -> None:
+    config = from_raw(raw_of())
+    with pytest.raises(UsageError, match="a group has 4 members, and there are 3 nodes"):
+        make_plan(config, run_dir=tmp_path, nodes=3, byzantine=0, cores=2)
+    assert len(make_plan(config, run_dir=tmp_path, nodes=4, byzantine=0, cores=2).nodes) == 4
+    other = from_raw({"task": {"name": "digits"}})
+    assert len(make_plan(other, run_dir=tmp_path, nodes=1, byzantine=0, cores=2).nodes) == 1
