@@ -19,6 +19,7 @@ from typing import Any
 from node.simulation.scenario_file import load_scenario
 from node.simulation.twin import play
 from node.simulation.verdict import judged
+from node.sweep.seeds import parse_seeds
 from node.system.errors import UsageError
 from p2ptrain import attacks
 
@@ -41,8 +42,10 @@ def main() -> None:
     if not 0 <= asked.momentum < 1:
         parser.error("--momentum is from 0 to below 1")
     asked.out.mkdir(parents=True, exist_ok=True)
-    first, _, last = asked.seeds.partition("-")
-    seeds = range(int(first), int(last or first) + 1)
+    try:
+        seeds = parse_seeds(asked.seeds)
+    except UsageError as error:
+        parser.error(str(error))
     without = [figures(asked, ABSENT, seed) for seed in seeds]
     for name in asked.attacks:
         try:
