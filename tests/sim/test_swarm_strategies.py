@@ -11,7 +11,7 @@ from sim_swarm import swarm
 
 from node.config.schema import from_raw
 from node.system.errors import UsageError
-from p2ptrain.sync import ALLREDUCE, SYNC_STRATEGIES, ModelAveraging, averages_gradients
+from p2ptrain.sync import ALLREDUCE, SECURE, SYNC_STRATEGIES, ModelAveraging, averages_gradients
 
 ROUNDS = 3
 NAMES = [name for name in SYNC_STRATEGIES.names() if not averages_gradients(name)]
@@ -19,7 +19,7 @@ NAMES = [name for name in SYNC_STRATEGIES.names() if not averages_gradients(name
 
 @pytest.mark.parametrize("strategy", NAMES)
 async def test_four_nodes_run_it(strategy: str, tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    in_groups = SYNC_STRATEGIES.get(strategy).averager == ALLREDUCE
+    in_groups = SYNC_STRATEGIES.get(strategy).averager in (ALLREDUCE, SECURE)
     async with swarm(tmp_path) as members:
         for number in range(4):
             await members.start(
