@@ -113,7 +113,7 @@ def test_a_lie_goes_no_further_than_the_range() -> None:
     ("options", "words"),
     [
         ({"clipping_range": 0.1}, "set clipping_range to 0.566 or more"),
-        ({"bits": 4}, "fewer than 4"),
+        ({"bits": 6}, "fewer than 4"),
         ({"bits": 25}, "24 or less with sum_noise"),
         ({"sum_noise": -1.0}, "sum_noise must be a number above 0"),
         ({"sum_noise": math.nan}, "sum_noise must be a number above 0"),
