@@ -22,7 +22,8 @@ SHOWN = ("train.seed", "sync.strategy", "sync.compressor", "attack.name", "byzan
 """Settings that have columns anyway, or follow from others."""
 MARKERS = "osD^vP*X<>phd1+"
 """As many as there are compressors."""
-COLOURS = (*(f"C{number}" for number in range(10) if number != 7), "black", "gold", "navy", "lime", "coral", "peru")
+_NAMED = ("black", "gold", "navy", "lime", "coral", "peru", "teal")
+COLOURS = (*(f"C{number}" for number in range(10) if number != 7), *_NAMED)
 """Without grey, in which the markers are explained."""
 ANNOTATED = 24
 """Points of a picture that may bear names before these hide each other."""
