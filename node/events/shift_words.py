@@ -6,7 +6,7 @@ from node.system import text
 
 def of_shift(event: ShiftDetected) -> str:
     """Return what has shifted, and where, in a line."""
-    by = f" ({', '.join(event.signals)})" if event.signals else ""
+    by = f" ({', '.join(map(str, event.signals))})" if event.signals else ""  # of a log, which may hold anything
     if event.where == "newcomer":
         return f"this node's data differ from the held-out data of all{by}"
     if event.where == "everywhere":

@@ -3,10 +3,10 @@
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from swarm_folders import MEMBER, make_run, member_events, member_round
 
@@ -99,6 +99,10 @@ POOL = st.fixed_dictionaries(
 """A value for fields of each type, as far as a reader of records looks."""
 
 
+NOTHINGS: Final = {"dict": {"": None}, "list": [None, {}], "float": 0.0, "int": 0, "bool": False, "str": ""}
+
+
+@example([(kind, NOTHINGS) for kind in KINDS])
 @given(st.lists(st.tuples(st.sampled_from(KINDS), POOL), max_size=6))
 def test_no_claim_breaks_a_report(told: list[tuple[type[Event], dict[str, Any]]]) -> None:
     """Every event with any values in its fields, as a liar may write them."""
