@@ -23,7 +23,7 @@ from node.swarm.folder import SwarmFolder
 from node.swarm.inviting import Wish, give
 from p2ptrain.tasks.digits import Digits
 
-pytestmark = [pytest.mark.paired, pytest.mark.thorough]
+pytestmark = [pytest.mark.paired, pytest.mark.soak]
 
 ROUNDS = 12
 DAY_S = 86_400

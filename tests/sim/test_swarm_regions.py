@@ -128,7 +128,7 @@ def loss_without(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], fl
     return loss
 
 
-@pytest.mark.parametrize("rounds", [16, pytest.param(ROUNDS, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("rounds", [16, pytest.param(ROUNDS, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("attack", thorough_but({"gaussian", "ipm"}, ["gaussian", "ipm", "sign_flip"]))
 def test_a_liar_among_the_publishers_of_each_region_does_not_steer_them(tmp_path, loss_without, attack, rounds):
     async def run(it: Swarm) -> list[Member]:
