@@ -5,7 +5,7 @@ over. A pull that fails by the network's fault is tried again while there is tim
 charged and given up.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, assert_never
@@ -17,13 +17,13 @@ from gossip.blobs.blob import BlobStore
 from gossip.blobs.blob_fetch_task import BULK_BYTES, Meter, fetch_blob
 from gossip.context import Notifier, ServiceContext
 from gossip.core.envelope import EnvelopeKind, open_from, seal
-from gossip.core.errors import GossipError, LocalError, RemoteError
+from gossip.core.errors import LocalError, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
-from gossip.core.limits import KIB
-from gossip.core.messages import PartRequest, Refused, parse_empty_answer
+from gossip.core.messages import PartRequest, Refused
 from gossip.core.statements import Stage, parse_part, part_statement
-from gossip.session import ask_once, open_session
+from gossip.session import open_session
+from gossip.telling_task import Teller
 from gossip.transport.base import TransportError
 from gossip.updates.publisher import Payload
 from gossip.updates.traffic import Traffic
@@ -38,8 +38,7 @@ MAX_PULLS: Final = 8
 """Pulls under way at once, as many as a node has neighbours by default: 32 MiB unverified at most."""
 
 PAUSE_S: Final = 0.2
-"""Seconds before something that failed is tried again (announcing: doubling): a lost connection is dialled within
-seconds."""
+"""Seconds before a pull that failed is tried again: a lost connection is dialled within seconds."""
 
 ReduceFunction = Callable[[Mapping[PeerId, bytes | memoryview]], bytes]
 """Reduces parts of several members, in the group's order, to as many bytes. Runs where large data is hashed: in a
@@ -217,21 +216,19 @@ class _Performer:
         self._exchange = exchange
         self._meter = meter
         self._changed = changed
-        self._nursery = nursery
+        self._teller = Teller(context, changed, nursery)
         self._room = trio.Semaphore(MAX_PULLS)
-        self._untold: Counter[PeerId] = Counter()
 
     @property
     def telling(self) -> bool:
         """Whether a member that can be reached does not know yet what we serve."""
-        return any(member in self._context.engine.neighbours for member in self._untold)
+        return self._teller.telling
 
     def tell_all(self, statement: bytes) -> None:
         """Tell every other member of a blob of ours; one that cannot be reached is told when it can."""
         for member in self._exchange.group.members:
             if member != self._context.engine.me:
-                self._untold[member] += 1
-                self._nursery.start_soon(self._tell, member, PartRequest(envelope=statement))
+                self._teller.tell(member, PartRequest(envelope=statement))
 
     async def pull(self, work: Pull) -> None:
         """Pull once; what failed by the network's fault may be pulled again."""
@@ -253,29 +250,3 @@ class _Performer:
         patience_s = context.config.request_timeout_s
         async with open_session(context.transport, part.peer, patience_s, bulk=part.size >= BULK_BYTES) as session:
             return await fetch_blob(session, part.address, part.size, context.hasher, self._meter, work.span, width)
-
-    async def _tell(self, member: PeerId, request: PartRequest) -> None:
-        pause_s = PAUSE_S
-        while not await self._told(member, request):
-            self._changed.beat()
-            await trio.sleep(pause_s)
-            pause_s *= 2
-        self._untold[member] -= 1
-        self._untold += Counter()  # drops the zeros
-        self._changed.beat()
-
-    async def _told(self, member: PeerId, request: PartRequest) -> bool:
-        context = self._context
-        if member not in context.engine.neighbours:
-            return False
-        try:
-            patience_s = context.config.request_timeout_s
-            parse_empty_answer(await ask_once(context.transport, member, request, patience_s, KIB))
-        except Refused:
-            return False  # it may not know yet that we are neighbours
-        except RemoteError as error:
-            context.offence(member, error)
-            return False
-        except GossipError:
-            return False
-        return True

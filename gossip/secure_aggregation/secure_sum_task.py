@@ -4,7 +4,7 @@ There is one sum at a time. That it begins is on disk before the first statement
 others may still be pulling after its end are held until the next one is over.
 """
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from functools import partial
 from pathlib import Path
 from typing import Final, assert_never
@@ -15,11 +15,11 @@ from gossip.blobs.blob import BlobStore
 from gossip.blobs.blob_fetch_task import BULK_BYTES, Meter, fetch_blob
 from gossip.context import Notifier, ServiceContext
 from gossip.core.envelope import open_envelope, seal
-from gossip.core.errors import GossipError, LocalError, Reason, RemoteError
+from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
-from gossip.core.limits import KIB, MAX_GROUP
-from gossip.core.messages import Refused, SecureRequest, parse_empty_answer
+from gossip.core.limits import MAX_GROUP
+from gossip.core.messages import Refused, SecureRequest
 from gossip.core.secure_statements import SecureStatement, parse_secure
 from gossip.secure_aggregation.packing import Values
 from gossip.secure_aggregation.rounds_begun import RoundsBegun
@@ -34,7 +34,8 @@ from gossip.secure_aggregation.secure_sum import (
     SecureWork,
     Serve,
 )
-from gossip.session import ask_once, open_session
+from gossip.session import open_session
+from gossip.telling_task import Teller
 from gossip.transport.base import TransportError
 from gossip.updates.traffic import Traffic
 
@@ -51,7 +52,7 @@ MAX_PART_PULLS: Final = 8
 """Pulls under way at once, as in an all-reduce."""
 
 FAILED_PAUSE_S: Final = 0.2
-"""Seconds before something that failed is tried again (sending: doubling), as in an all-reduce."""
+"""Seconds before a pull that failed is tried again, as in an all-reduce."""
 
 
 class EarlyStatements:
@@ -211,13 +212,13 @@ class _SumPerformer:
         self._meter = meter
         self._changed = changed
         self._nursery = nursery
+        self._teller = Teller(context, changed, nursery)
         self._room = trio.Semaphore(MAX_PART_PULLS)
-        self._untold: Counter[PeerId] = Counter()
 
     @property
     def telling(self) -> bool:
         """Whether a member that can be reached does not know yet what we said."""
-        return any(member in self._context.engine.neighbours for member in self._untold)
+        return self._teller.telling
 
     def tell_all(self, statement: bytes) -> None:
         """Tell every other member; one that cannot be reached is told when it can."""
@@ -227,8 +228,7 @@ class _SumPerformer:
 
     def tell(self, member: PeerId, statement: bytes) -> None:
         """Tell one member."""
-        self._untold[member] += 1
-        self._nursery.start_soon(self._tell, member, SecureRequest(envelope=statement))
+        self._teller.tell(member, SecureRequest(envelope=statement))
 
     def begin(self, work: Compute | Serve | PullPart) -> None:
         """Begin what takes a while."""
@@ -262,29 +262,3 @@ class _SumPerformer:
         patience_s, bulk = context.config.request_timeout_s, work.size >= BULK_BYTES
         async with open_session(context.transport, work.peer, patience_s, bulk=bulk) as session:
             return await fetch_blob(session, work.address, work.size, context.hasher, self._meter, work.span, width)
-
-    async def _tell(self, member: PeerId, request: SecureRequest) -> None:
-        pause_s = FAILED_PAUSE_S
-        while not await self._told(member, request):
-            self._changed.beat()
-            await trio.sleep(pause_s)
-            pause_s *= 2
-        self._untold[member] -= 1
-        self._untold += Counter()  # drops the zeros
-        self._changed.beat()
-
-    async def _told(self, member: PeerId, request: SecureRequest) -> bool:
-        context = self._context
-        if member not in context.engine.neighbours:
-            return False
-        try:
-            patience_s = context.config.request_timeout_s
-            parse_empty_answer(await ask_once(context.transport, member, request, patience_s, KIB))
-        except Refused:
-            return False  # it may not know yet that we are neighbours
-        except RemoteError as error:
-            context.offence(member, error)
-            return False
-        except GossipError:
-            return False
-        return True

@@ -6,11 +6,9 @@ from typing import Final
 import trio
 
 from gossip.context import ServiceContext
-from gossip.core.errors import GossipError, RemoteError
-from gossip.core.ids import PeerId
-from gossip.core.limits import KIB, PAUSE_PROTOCOL
-from gossip.core.messages import PauseRequest, Refused, parse_empty_answer
-from gossip.session import ask_once
+from gossip.core.limits import PAUSE_PROTOCOL
+from gossip.core.messages import PauseRequest
+from gossip.telling_task import heard
 from gossip.updates.announced_pauses import WORD_S
 from gossip.updates.neighbour import Neighbour
 
@@ -65,9 +63,10 @@ class _PauseTeller:
             self._nursery.start_soon(self._tell, it, word)
 
     async def _tell(self, it: Neighbour, word: PauseRequest) -> None:
-        """Tell one neighbour; try again soon where it cannot be reached or refuses."""
+        """Tell one neighbour; try again soon where it cannot be reached or refuses. A release that does not know of
+        pauses refuses the stream, and waits as for anybody."""
         said_at = trio.current_time()
-        told = await self._told(it.peer, word)
+        told = await heard(self._context, it.peer, word, protocol=PAUSE_PROTOCOL)
         if it not in self._due_at:  # lost meanwhile
             return
         if told:
@@ -78,19 +77,3 @@ class _PauseTeller:
             failures = self._failures[it] = self._failures.get(it, 0) + 1
             self._due_at[it] = trio.current_time() + min(REPEAT_S, RETRY_S * 2.0 ** (failures - 1))
         self._context.changed.beat()  # for the loop, which knows of no time for this neighbour
-
-    async def _told(self, peer: PeerId, word: PauseRequest) -> bool:
-        """Tell one neighbour; return whether it has heard. A release that does not know of pauses refuses the stream,
-        and waits as for anybody."""
-        context = self._context
-        try:
-            patience_s = context.config.request_timeout_s
-            parse_empty_answer(await ask_once(context.transport, peer, word, patience_s, KIB, protocol=PAUSE_PROTOCOL))
-        except Refused:
-            return False  # we are no neighbour of it yet, or another link of ours is its newest by now
-        except RemoteError as error:
-            context.offence(peer, error)
-            return False
-        except GossipError:
-            return False
-        return True

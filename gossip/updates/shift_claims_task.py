@@ -3,11 +3,9 @@
 import trio
 
 from gossip.context import ServiceContext
-from gossip.core.errors import GossipError, RemoteError
-from gossip.core.ids import PeerId
-from gossip.core.limits import KIB, SHIFT_PROTOCOL
-from gossip.core.messages import Refused, ShiftRequest, parse_empty_answer
-from gossip.session import ask_once
+from gossip.core.limits import SHIFT_PROTOCOL
+from gossip.core.messages import ShiftRequest
+from gossip.telling_task import heard
 from gossip.updates.neighbour import Neighbour
 
 
@@ -33,21 +31,6 @@ class ShiftTeller:
                 nursery.start_soon(self._tell, it, word)
 
     async def _tell(self, it: Neighbour, word: ShiftRequest) -> None:
-        if not await self._heard(it.peer, word):
+        """Tell one neighbour. A release that does not know of claims refuses the stream, and charges nobody."""
+        if not await heard(self._context, it.peer, word, protocol=SHIFT_PROTOCOL):
             self._told.discard(it)
-
-    async def _heard(self, peer: PeerId, word: ShiftRequest) -> bool:
-        """Tell one neighbour; return whether it has heard. A release that does not know of claims refuses the stream,
-        and charges nobody."""
-        context = self._context
-        try:
-            patience_s = context.config.request_timeout_s
-            parse_empty_answer(await ask_once(context.transport, peer, word, patience_s, KIB, protocol=SHIFT_PROTOCOL))
-        except Refused:
-            return False  # we are no neighbour of it yet, or another link of ours is its newest by now
-        except RemoteError as error:
-            context.offence(peer, error)
-            return False
-        except GossipError:
-            return False
-        return True

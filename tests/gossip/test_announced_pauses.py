@@ -10,6 +10,7 @@ from gossip_swarm import FakeRuntime, play, swarm, until
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gossip import telling_task
 from gossip.allreduce.allreduce import AllReduce, Group
 from gossip.core.envelope import seal
 from gossip.core.errors import Reason
@@ -19,7 +20,6 @@ from gossip.core.messages import PauseRequest, Refused, parse_empty_answer
 from gossip.core.statements import Part, SnapshotOffer, Stage, parse_snapshot_offer, snapshot_offer_statement
 from gossip.session import ask_once
 from gossip.transport.base import TransportError
-from gossip.updates import pauses_task
 from gossip.updates.announced_pauses import MAX_SAID_S, WORD_S, pause_request
 from gossip.updates.pauses_task import REPEAT_S, RETRY_S
 from gossip.updates.rounds import standing
@@ -196,7 +196,7 @@ async def test_a_telling_that_fails_is_tried_again_soon_and_then_less_often(auto
         one, other = await it.start_all(2, **ALL)
         async with trio.open_nursery() as nursery:
             with monkeypatch.context() as broken:
-                broken.setattr(pauses_task, "ask_once", fail)
+                broken.setattr(telling_task, "ask_once", fail)
                 nursery.start_soon(other.service.say_paused, lambda: None)
                 await trio.sleep(1800.0)
                 waits = [after - before for before, after in pairwise(tried)]

@@ -6,12 +6,12 @@ import pytest
 import trio
 from gossip_swarm import FakeRuntime, play, swarm, until
 
+from gossip import telling_task
 from gossip.core.errors import Reason
 from gossip.core.limits import KIB, SHIFT_PROTOCOL
 from gossip.core.messages import Refused, ShiftRequest, parse_empty_answer
 from gossip.session import ask_once
 from gossip.transport.base import TransportError
-from gossip.updates import shift_claims_task
 
 
 async def say(node: FakeRuntime, other: FakeRuntime, word: ShiftRequest) -> None:
@@ -31,7 +31,7 @@ async def test_a_claim_is_heard_by_all_neighbours_and_said_to_each_once(autojump
         asked.append(args[1])
         return await ask_once(*args, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(shift_claims_task, "ask_once", counted)
+    monkeypatch.setattr(telling_task, "ask_once", counted)
     async with swarm() as it:
         nodes = await it.start_all(4)
         await play(nodes, range(1, 4))
@@ -65,7 +65,7 @@ async def test_who_was_not_reached_is_told_in_the_next_round(autojump_clock, mon
     async with swarm() as it:
         one, other = await it.start_all(2)
         with monkeypatch.context() as broken:
-            broken.setattr(shift_claims_task, "ask_once", fail)
+            broken.setattr(telling_task, "ask_once", fail)
             other.service.say_shifted(0)
             await trio.sleep(1.0)
         assert one.service.shift_claims() == {}
