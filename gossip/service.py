@@ -51,7 +51,7 @@ from gossip.core.backoff import peer_in
 from gossip.core.config import GossipConfig
 from gossip.core.errors import GossipError, LocalError, Reason, RemoteError, lone_local_error
 from gossip.core.identity import Identity
-from gossip.core.ids import PeerId
+from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import KIB
 from gossip.core.messages import GoodbyeRequest
 from gossip.core.quiet_clock import local_minute, quiet_by
@@ -128,7 +128,7 @@ class GossipService(Handlers):
         if transport.peer_id != identity.peer_id:
             raise LocalError("the transport has another identity than the service")
         config = config if private is None else of_swarm(config, private)
-        anti_entropy = None if private is None else AntiEntropy(private.admission)
+        anti_entropy = self._anti_entropy = None if private is None else AntiEntropy(private.admission)
         # No buffer: an update leaves its follower when the runtime takes it, so that memory is bounded by the degree.
         self._updates_in, self.updates = trio.open_memory_channel[Update](0)
         roles = None
@@ -405,6 +405,12 @@ class GossipService(Handlers):
     def members(self, round: int) -> list[PeerId]:
         """Return the neighbours that are within `max_staleness` of a round, in the order of their names."""
         return sorted(self._engine.standing(round, trio.current_time()).staleness)
+
+    def placements(self, peers: Iterable[PeerId]) -> dict[PeerId, Digest]:
+        """Return what these peers are drawn into groups by, of those whose certificates say it: in a private swarm, who
+        have a grant of their own."""
+        found = {} if self._anti_entropy is None else {peer: self._anti_entropy.placement_of(peer) for peer in peers}
+        return {peer: each for peer, each in found.items() if each is not None}
 
     async def wait_for_round(self, round: int, peers: Collection[PeerId]) -> None:
         """Wait until each of these peers has announced this round or a later one, is paused, or is no neighbour."""

@@ -23,6 +23,7 @@ from gossip.membership.admission import Applied, MembershipAdmission
 from gossip.membership.invite import Role
 from gossip.membership.manifest import parse_manifest
 from gossip.membership.manifest_chain import pack_manifests
+from gossip.membership.placement import placement_of
 from gossip.membership.roster import parse_item
 from gossip.membership.roster_index import RosterIndex, regions_of, role_of, why_out
 from gossip.membership.roster_sync import paged, parse_page
@@ -99,6 +100,10 @@ class AntiEntropy:
     def regions_of(self, peer: PeerId) -> frozenset[str]:
         """Return the regions that a peer's certificates bind it to; none where it may be of any."""
         return regions_of(self.admission, self.roster_index, peer)
+
+    def placement_of(self, peer: PeerId) -> Digest | None:
+        """Return what a peer is drawn into groups by; None where it has no grant of its own."""
+        return placement_of(self.admission, self.roster_index, peer)
 
     def why_out(self, peer: PeerId) -> RemoteError | None:
         """Return why a known peer is a former member; None for a member, and for an unknown peer."""

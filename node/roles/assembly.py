@@ -50,7 +50,7 @@ from node.roles.memory_forecast import genesis_filed_from
 from node.roles.personal_check import check_personal
 from node.roles.privacy_check import check_first_round, check_ledger, check_privacy, private_training
 from node.roles.residency_check import check_residency, residency_of
-from node.roles.secure_check import check_secure
+from node.roles.secure_check import check_draw, check_secure
 from node.shift.watch import KEPT_MODEL
 from node.system.errors import RunError, UsageError
 from node.system.process_use import ProcessUse
@@ -296,6 +296,7 @@ def make_node(
     where that was called before. Raises TaskError, ValueError or RunError."""
     if config.node.region == AUTO_REGION:
         raise UsageError("node.region=auto is for nodes on machines of their own", "give each simulated node its own")
+    check_draw(config, around.private)
     attack = byzantine.attack_of(config.attack)
     trainer, genesis_d = learned or learner_of(config, around)
     run = run_info(config, trainer.fingerprint, genesis_d, trainer.identity)

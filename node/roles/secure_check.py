@@ -2,9 +2,12 @@
 
 from typing import Final
 
+from gossip.membership.placement import placement
+from gossip.membership.private_swarm import PrivateMembership
 from node.config.schema import Config
 from node.system.errors import UsageError
 from p2ptrain.sync import SECURE
+from p2ptrain.sync.secure_average import GRANTS
 
 DEVIATIONS: Final = 4.0
 """Standard deviations of a privatizer's noise that the clipping range has room for: of normal values one in 16,000 is
@@ -37,6 +40,23 @@ def check_enough(config: Config, nodes: int) -> None:
             f"sync.strategy={config.sync.strategy}: a group has {group} members, and there are {nodes} nodes, which "
             "would exchange nothing",
             f"start {group} or more",
+        )
+
+
+def check_draw(config: Config, private: PrivateMembership | None) -> None:
+    """Raise UsageError where members are drawn into groups by their grants, and this node has none of its own."""
+    if config.sync.spec().averager != SECURE or config.node.role != "trainer" or config.sync.options["draw"] != GRANTS:
+        return
+    if private is None:
+        raise UsageError(
+            "sync.draw=grants draws members by what an admin signed, and this node is in no private swarm",
+            "create a private swarm, or leave sync.draw out on every node",
+        )
+    own = private.admission.own
+    if own is None or placement(own) is None:
+        raise UsageError(
+            "sync.draw=grants: this node came by no invite of its own, and would be in no group",
+            "ask an admin for an invite for one member (p2ptrain swarm invite)",
         )
 
 

@@ -40,7 +40,7 @@ from p2ptrain.sync.fixed_point import Words_d
 from p2ptrain.sync.group_allreduce import GroupAllReduce
 from p2ptrain.sync.group_sum import GroupSum
 from p2ptrain.sync.regional import RegionalStrategy
-from p2ptrain.sync.secure_average import SecureAverage
+from p2ptrain.sync.secure_average import NO_PLACEMENTS, SecureAverage
 from p2ptrain.sync.vectors import ByteSource, to_bytes, view_of
 
 NOTHING_YET = -1
@@ -320,9 +320,16 @@ class LyingSecureMember(Byzantine):
         super().__init__(inner, attack, generator=generator, from_round=from_round)
         self._inner_sum = inner
 
-    def groups(self, peers: Collection[str], *, round: int) -> list[list[str]]:
+    @property
+    def draws_by_grant(self) -> bool:
+        """As the honest strategy's."""
+        return self._inner_sum.draws_by_grant
+
+    def groups(
+        self, peers: Collection[str], *, round: int, placements: Mapping[str, bytes] = NO_PLACEMENTS
+    ) -> list[list[str]]:
         """Do as the honest strategy does."""
-        return self._inner_sum.groups(peers, round=round)
+        return self._inner_sum.groups(peers, round=round, placements=placements)
 
     def width(self, members: int) -> int:
         """As the honest strategy's."""

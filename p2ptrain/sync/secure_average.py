@@ -12,7 +12,9 @@ in no message.
 
 **Groups.** n members are cut into floor(n / group) groups of `group` to 2 group - 1 members, others in every round,
 drawn from the initial model's digest and the round's number. Fewer than `group` members exchange nothing: that number
-is a promise of privacy, and holds in every round. Who is with whom is public, and can be foreseen, by liars too.
+is a promise of privacy, and holds in every round. Who is with whom is public, and can be foreseen, by liars too. With
+`draw = "names"` a member is drawn by its name, which it may have chosen to land with its accomplices; with "grants" by
+what an admin signed (gossip/membership/placement.py), which it may not.
 
 **Liars.** Nobody sees what a member adds, so it may set its group's mean to anything within the range R, and to
 nothing beyond. The robust rule runs over the means of the groups: with f liars, each in another group at the worst,
@@ -36,6 +38,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -57,7 +60,7 @@ from p2ptrain.sync.group_sum import GroupSum, from_bytes, size_of, to_bytes
 from p2ptrain.sync.mixing import segments
 from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
 from p2ptrain.sync.noised_fixed_point import NoisedFixedPoint
-from p2ptrain.sync.peer_selection import in_turn, shared_seed
+from p2ptrain.sync.peer_selection import by_placement, in_turn, shared_seed
 from p2ptrain.sync.strategy_spec import SECURE, StrategySpec
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import check_model
@@ -71,6 +74,13 @@ MOST_PER_GROUP: Final = LARGEST_GROUP // 2
 LEAST_WIDTH: Final = 8
 """Bits of a masked value, at least (gossip.secure_aggregation)."""
 
+NAMES: Final = "names"
+GRANTS: Final = "grants"
+DRAWS: Final = (NAMES, GRANTS)
+"""What members are drawn into groups by."""
+
+NO_PLACEMENTS: Final[Mapping[str, bytes]] = MappingProxyType({})
+
 _RESIDUAL: Final = "residual"
 
 
@@ -79,9 +89,16 @@ class SecureStrategy(SyncStrategy, Protocol):
     """A strategy whose rounds are secure sums within groups. Calls are for one round, in the order in which they stand
     here."""
 
-    def groups(self, peers: Collection[str], *, round: int) -> list[list[str]]:
+    @property
+    def draws_by_grant(self) -> bool:
+        """Whether `groups` needs placements."""
+
+    def groups(
+        self, peers: Collection[str], *, round: int, placements: Mapping[str, bytes] = NO_PLACEMENTS
+    ) -> list[list[str]]:
         """Return the groups of this round, of own name and those of the peers that take part, in an order that all who
-        know the same peers find alike. None where there are too few for one."""
+        know the same peers find alike. None where there are too few for one. `placements`: what members are drawn by,
+        where the strategy draws by grants: who has none is in no group."""
 
     def width(self, members: int) -> int:
         """Return the bits of a masked value in a group of so many."""
@@ -128,6 +145,9 @@ def method(
         float, "Deviation of the noise that honest members of a group add together, over sum_clip. 0: none."
     ] = 0.0,
     sum_clip: Annotated[float, "Largest norm of a member's move that is told in a round, with sum_noise."] = 1.0,
+    draw: Annotated[
+        str, "What members are drawn into groups by: names, or in a private swarm grants, which nobody can choose."
+    ] = NAMES,
 ) -> StrategySpec:
     """Differences summed under masks, in groups."""
     if not LEAST_GROUP <= group <= MOST_PER_GROUP:
@@ -138,6 +158,8 @@ def method(
         )
     if refresh < 1:
         raise ValueError(f"refresh must be at least 1, not {refresh}")
+    if draw not in DRAWS:
+        raise ValueError(f"draw must be {' or '.join(DRAWS)}, not {draw}")
     if not 1 <= owners <= group:
         raise ValueError(f"owners must be 1 to {group}, the least members of a group, not {owners}")
     check_fixed_point(clipping_range, bits, 2 * group - 1)
@@ -154,6 +176,7 @@ def method(
         owners=owners,
         members=members,
         shares=NoiseShares(sum_noise, sum_clip) if sum_noise else None,
+        draw=draw,
     )
     for size in range(group, 2 * group):
         settings.codec(size)  # it checks that the noise fits
@@ -184,6 +207,8 @@ class SecureSettings:
     members: int
     shares: NoiseShares | None
     """The noise that members share out; None: there is none."""
+    draw: str
+    """One of `DRAWS`."""
 
     def codec(self, members: int) -> FixedPoint:
         """Return the codec of a group of so many members. ValueError where its noise does not fit."""
@@ -232,7 +257,8 @@ def _run_key(settings: SecureSettings, config: SyncConfig) -> str:
     outer = (config.outer, *sorted(config.outer_options().items()))
     # each counts on the others' noise
     noise = () if settings.shares is None else ("noise", settings.shares.noise, settings.shares.clip)
-    return " ".join(map(str, (config.strategy, *chosen, *outer, *noise)))
+    draw = () if settings.draw == NAMES else ("draw", settings.draw)
+    return " ".join(map(str, (config.strategy, *chosen, *outer, *noise, *draw)))
 
 
 def _build(settings: SecureSettings, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
@@ -270,9 +296,19 @@ class SecureAverage(ModelAveraging):
         self._seed = shared_seed(genesis_d)
         self._packed: _Packed | None = None
 
-    def groups(self, peers: Collection[str], *, round: int) -> list[list[str]]:
+    @property
+    def draws_by_grant(self) -> bool:
+        """Whether `groups` needs placements."""
+        return self.settings.draw == GRANTS
+
+    def groups(
+        self, peers: Collection[str], *, round: int, placements: Mapping[str, bytes] = NO_PLACEMENTS
+    ) -> list[list[str]]:
         """Return the groups of this round, each in an order of its own; none where there are fewer than `group`."""
-        members = in_turn({self._own, *peers}, self._seed, round)
+        there = {self._own, *peers}
+        members = in_turn(there, self._seed, round)
+        if self.draws_by_grant:
+            members = by_placement({name: placements[name] for name in there if name in placements}, self._seed, round)
         count = min(len(members) // self.settings.group, len(members))
         return [members[at * len(members) // count : (at + 1) * len(members) // count] for at in range(count)]
 

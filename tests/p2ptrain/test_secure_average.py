@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pytest
@@ -271,3 +271,62 @@ def test_state_comes_back_with_the_residual() -> None:
     assert float(again.residual_d.abs().max()) > RANGE / 2
     with pytest.raises(ValueError, match="another model"):
         again.load_state_dict(state | {"residual": torch.zeros(3)})
+
+
+def placements_of(names: Collection[str]) -> dict[str, bytes]:
+    """What an admin signed for each: nothing that its name has a say in."""
+    return {name: random.Random(f"grant of {place}").randbytes(32) for place, name in enumerate(names)}
+
+
+def test_who_may_choose_its_key_lands_with_its_accomplice_by_name_and_not_by_grant() -> None:
+    """A liar makes keys for a round to come, and takes the first that is in its accomplice's group."""
+    others, accomplice = [f"n{place}" for place in range(26)], "accomplice"
+    tried = [f"key{number}" for number in range(100)]
+
+    def together(key: str, draw: str, round: int) -> bool:
+        members = [*others, accomplice, key]  # the certificate is the same one, whatever key takes it up
+        groups = make("n0", draw=draw).groups(members, round=round, placements=placements_of(members))
+        return any({key, accomplice} <= set(group) for group in groups)
+
+    for round in (0, 1, 3):
+        assert 3 < sum(together(key, "names", round) for key in tried) < 60, "the first is found in no time"
+    for round in range(6):
+        assert len({together(key, "grants", round) for key in tried}) == 1, "no key is better than another"
+
+
+def test_by_grant_groups_are_the_same_at_all_and_others_in_every_round() -> None:
+    names = [f"n{place}" for place in range(13)]
+    placements = placements_of(names)
+    drawn = []
+    for round in range(6):
+        groups = make("n0", draw="grants").groups(names[::-1], round=round, placements=placements)
+        assert groups == make("n7", draw="grants").groups(names, round=round, placements=placements)
+        assert groups != make("n0").groups(names, round=round)
+        assert sorted(name for group in groups for name in group) == sorted(names)
+        drawn.append(frozenset(next(group for group in groups if "n0" in group)))
+    assert len(set(drawn)) == 6
+
+
+def test_who_has_no_placement_is_in_no_group_and_goes_by_the_sums_of_the_others() -> None:
+    nodes = swarm(5, draw="grants")
+    placements = placements_of(list(nodes)[:4])
+    (group,) = nodes["n4"].groups(list(nodes), round=0, placements=placements)
+    assert sorted(group) == ["n0", "n1", "n2", "n3"]
+    thetas = {
+        name: node.anchor_d + move for (name, node), move in zip(nodes.items(), moves(nodes, 0).values(), strict=True)
+    }
+    words = {name: node.pack(thetas[name], round=0, members=4) for name, node in nodes.items()}
+    total = summed(group, {name: words[name] for name in group}, nodes["n0"].width(4), frozenset())
+    for name, node in nodes.items():
+        node.finish_(thetas[name].clone(), {0: total}, -1 if name == "n4" else 0, round=0)
+    assert torch.equal(nodes["n4"].anchor_d, nodes["n0"].anchor_d)
+
+
+def test_a_draw_is_a_setting_of_all_and_the_usual_one_leaves_them_as_they_were() -> None:
+    def key(**options: object) -> str:
+        return SyncConfig(strategy="secure_average", **options).run_key()  # type: ignore[arg-type]
+
+    assert key() == key(draw="names")
+    assert key(draw="grants") == f"{key()} draw grants"
+    with pytest.raises(ValueError, match="draw must be names or grants, not lots"):
+        key(draw="lots")

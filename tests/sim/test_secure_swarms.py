@@ -13,6 +13,10 @@ import trio
 import trio.testing
 from sim_swarm import STEP_SECONDS, Member, Swarm, mean_loss, swarm
 
+from gossip.core.ids import PeerId
+from node.swarm.accept_invite import membership, read_invite
+from node.swarm.create import CreateRequest, create
+from node.swarm.inviting import Wish, give
 from node.training.averagers.secure_averager import LEAST_S
 
 PHASE = 5 * STEP_SECONDS
@@ -169,3 +173,31 @@ async def test_a_newcomer_takes_the_anchor_and_belongs_to_a_group(
         assert [fields["survivors"] for fields in sums(nodes[1])][-1] == 5
         assert nodes[0].node.privacy is not None
         assert float((anchors([late]) - anchors(nodes)).abs().max()) < 0.01, "the anchors' shares bring it to theirs"
+
+
+@pytest.mark.thorough
+async def test_a_private_swarm_draws_its_groups_by_grants(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Eight members with an invite each meet in two groups that nobody's key has a say in; all hold one anchor."""
+    names = [f"n{number}" for number in range(8)]
+    drawn = settings(2, draw="grants")
+    wish = CreateRequest(name="lab", at=("127.0.0.1", 4001), first=Wish(full=True))
+    made = create(tmp_path / "lab", {"task": {"name": "digits"}, **drawn}, wish, None)
+    for name in names:
+        line = give(made.folder, made.folder.authority(None), Wish(full=True))
+        member = membership(tmp_path / name, {}, read_invite(line))
+        assert member is not None
+        member.settle(None)
+    async with swarm(tmp_path) as members:
+        nodes = [await members.start(name, wait_for=len(names) - 1, **drawn) for name in names]
+        await members.finished()
+        for node in nodes:
+            assert [(fields["members"], fields["survivors"], fields["groups_here"]) for fields in sums(node)] == [
+                (4, 4, 2)
+            ] * 2
+            assert not node.told("rejected")
+        assert all(torch.equal(anchors(nodes)[0], each_d) for each_d in anchors(nodes))
+        peers = [node.node.service.placements([PeerId(other.node.peer_id) for other in nodes]) for node in nodes]
+        assert len(set(peers[0].values())) == len(names)
+        assert all(each == peers[0] for each in peers)

@@ -1,9 +1,11 @@
 """Secure averaging of simulated nodes: all of a group are in its sum, to the bits that the protocol opens.
 
-Keys, shares and signatures are not counted as traffic: they do not grow with the model.
+Where members are drawn by grants, each has one of its own. Keys, shares and signatures are not counted as traffic: they
+do not grow with the model.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -26,7 +28,8 @@ class SimulatedSecure:
     def exchange(self, thetas: Mapping[str, torch.Tensor], round: int) -> Iterator[RoundResult]:
         """Sum the differences of all groups."""
         first = next(iter(self._members.values()))
-        groups = first.groups(sorted(self._members), round=round)
+        placements = {name: blake2b(name.encode(), digest_size=32).digest() for name in self._members}
+        groups = first.groups(sorted(self._members), round=round, placements=placements)
         place_of = {name: place for place, group in enumerate(groups) for name in group}
         words = {
             name: sync.pack(thetas[name], round=round, members=max(1, len(groups[place_of[name]]) if groups else 1))

@@ -30,6 +30,7 @@ from p2ptrain.compress.base import PayloadError
 from p2ptrain.sync import GroupSum, RoundResult, SecureStrategy, SyncStrategy
 from p2ptrain.sync.fixed_point import Words_d
 from p2ptrain.sync.packing import LEAST_PART_BYTES, part_bytes_for
+from p2ptrain.sync.secure_average import NO_PLACEMENTS
 
 SUM_CODEC: Final = "secure_sum"
 """The codec that a header names whose payload is a group's sum."""
@@ -61,7 +62,7 @@ class _Groups:
     own: int
     """The place of the own one; -1: there is none."""
     there: int
-    """The members of which they were made, this one included."""
+    """The members that are there, this one included."""
 
     @property
     def mine(self) -> Sequence[str]:
@@ -135,8 +136,11 @@ class SecureAverager:
 
     def _groups(self, node: Node) -> _Groups:
         """The groups among the members that are there, as all of them find them."""
-        here = [str(peer) for peer in node.service.members(node.state.round)]
-        groups = self._strategy.groups(here, round=node.state.round)
+        here, placements = [str(peer) for peer in node.service.members(node.state.round)], NO_PLACEMENTS
+        if self._strategy.draws_by_grant:
+            found = node.service.placements(map(PeerId, (*here, node.peer_id)))
+            placements = {str(peer): placement for peer, placement in found.items()}
+        groups = self._strategy.groups(here, round=node.state.round, placements=placements)
         own = next((place for place, group in enumerate(groups) if node.peer_id in group), -1)
         return _Groups(groups=groups, own=own, there=len(here) + 1)
 
@@ -152,7 +156,8 @@ class SecureAverager:
     async def _sum(self, node: Node, groups: _Groups, words_v: Words_d, ends_at: float) -> tuple[GroupSum | None, str]:
         """The own group's sum, as far as it came, and otherwise why there is none."""
         if not groups.mine:
-            return None, f"{groups.there} members are there, fewer than a secure group has"
+            why = f"{groups.there} members are there, fewer than a secure group has"
+            return None, "no group has this member: its grant is not for it alone" if groups.groups else why
         ahead = node.service.swarm_round()
         if ahead is not None and ahead > node.state.round:
             return None, "the others have closed this round"
