@@ -183,6 +183,8 @@ def _rule(name: str) -> Rule:
         return lambda means_gd, lying: means_gd[[at for at in range(len(means_gd)) if at not in lying]].mean(0)
     if name == "last_clipping":
         return LastClipping()
+    if name.startswith("last_direction"):
+        return LastDirection("nnm+trimmed_mean" if name.endswith("+nnm") else "mean")
     rule = aggregate.get(name, f=LIARS)
     return lambda means_gd, lying: rule(means_gd)
 
@@ -202,6 +204,23 @@ class LastClipping:
             centre_d = centre_d + (off_gd * (far_g.median() / far_g).clamp(max=1.0)).mean(0)
         self.last_d = centre_d
         return centre_d
+
+
+class LastDirection:
+    """Leaves out the f means that go least in the direction of the last aggregate, and takes a rule over the others."""
+
+    def __init__(self, rest: str) -> None:
+        self.first, self.rest = aggregate.get("nnm+trimmed_mean", f=LIARS), aggregate.get(rest, f=LIARS)
+        self.last_d: torch.Tensor | None = None
+
+    def __call__(self, means_gd: torch.Tensor, lying: Sequence[int]) -> torch.Tensor:
+        """Return the aggregate of a round, and judge the next one by it."""
+        if self.last_d is None:
+            self.last_d = self.first(means_gd)
+        else:
+            kept = (means_gd @ self.last_d).argsort(descending=True)[: len(means_gd) - LIARS]
+            self.last_d = self.rest(means_gd[kept])
+        return self.last_d
 
 
 if __name__ == "__main__":
