@@ -1,44 +1,28 @@
 """Performs exchanges (gossip/allreduce/allreduce.py): announces our blobs, pulls the others', reduces in a thread.
 
-There is one exchange at a time. Blobs that others may still be pulling after its end are held until the next one is
-over. A pull that fails by the network's fault is tried again while there is time; one that fails by the peer's is
-charged and given up.
+There is one exchange at a time. A pull that fails by the network's fault is tried again while there is time; one that
+fails by the peer's is given up.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, assert_never
+from typing import assert_never
 
 import trio
 
 from gossip.allreduce.allreduce import AllReduce, EarlyMessages, Group, Pull, Reduce, ReducedPart
-from gossip.blobs.blob import BlobStore
-from gossip.blobs.blob_fetch_task import BULK_BYTES, Meter, fetch_blob
+from gossip.blobs.blob_fetch_task import Meter
 from gossip.context import Notifier, ServiceContext
 from gossip.core.envelope import EnvelopeKind, open_from, seal
 from gossip.core.errors import LocalError, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
-from gossip.core.messages import PartRequest, Refused
+from gossip.core.messages import PartRequest
 from gossip.core.statements import Stage, parse_part, part_statement
-from gossip.session import open_session
+from gossip.group_blobs_task import HeldBlobs, Puller, PullFailedError
 from gossip.telling_task import Teller
-from gossip.transport.base import TransportError
 from gossip.updates.publisher import Payload
 from gossip.updates.traffic import Traffic
-
-KEPT: Final = 2
-"""Exchanges whose blobs are held: this one, and the last, which a slower member may still be pulling."""
-
-BLOBS_EACH: Final = 2
-"""Blobs of one exchange: our vector, and our part of the reduced one, which is no larger."""
-
-MAX_PULLS: Final = 8
-"""Pulls under way at once, as many as a node has neighbours by default: 32 MiB unverified at most."""
-
-PAUSE_S: Final = 0.2
-"""Seconds before a pull that failed is tried again: a lost connection is dialled within seconds."""
 
 ReduceFunction = Callable[[Mapping[PeerId, bytes | memoryview]], bytes]
 """Reduces parts of several members, in the group's order, to as many bytes. Runs where large data is hashed: in a
@@ -53,9 +37,9 @@ class AllReducer:
         self._identity = identity
         self._meter = traffic.received(snapshot=False)
         self._scope = context.engine.scope
-        self.blobs = BlobStore(KEPT * BLOBS_EACH * context.config.max_payload_bytes)
+        self._held = HeldBlobs(context.config.max_payload_bytes)
+        self.blobs = self._held.store
         """What the members of a group may pull from us."""
-        self._held: deque[list[Digest]] = deque()
         self._early = EarlyMessages()
         self._exchange: AllReduce | None = None
         self._last: AllReduce | None = None
@@ -136,7 +120,7 @@ class AllReducer:
         return [part for part in last.result() if part.data is not None]
 
     async def _run(self, exchange: AllReduce, data: bytes, reduce: ReduceFunction) -> list[ReducedPart]:
-        self._make_room()
+        self._held.begin()
         me = self._context.engine.me
         exchange.take_own(memoryview(data)[exchange.group.part(me)])
         payload = await self._context.hasher.payload(data, exchange.group.chunk_bytes)
@@ -180,8 +164,7 @@ class AllReducer:
 
     def _serve(self, exchange: AllReduce, stage: Stage, payload: Payload) -> bytes:
         """Hold a blob for the others; return the signed statement that names it."""
-        address = self.blobs.put(payload.manifest, payload.data)
-        self._held[-1].append(address)
+        address = self._held.put(payload)
         if stage is Stage.REDUCED:
             self._reduced, self._untaken = address, set(exchange.group.members) - {self._context.engine.me}
             self._reduced_round = exchange.group.round
@@ -193,12 +176,6 @@ class AllReducer:
             size=payload.manifest.size,
         )
         return seal(self._identity, self._scope, statement).raw
-
-    def _make_room(self) -> None:
-        while len(self._held) >= KEPT:
-            for address in self._held.popleft():
-                self.blobs.drop(address)
-        self._held.append([])
 
 
 class _Performer:
@@ -214,10 +191,9 @@ class _Performer:
     ) -> None:
         self._context = context
         self._exchange = exchange
-        self._meter = meter
         self._changed = changed
         self._teller = Teller(context, changed, nursery)
-        self._room = trio.Semaphore(MAX_PULLS)
+        self._puller = Puller(context, meter, exchange.group.chunk_bytes)
 
     @property
     def telling(self) -> bool:
@@ -232,21 +208,9 @@ class _Performer:
 
     async def pull(self, work: Pull) -> None:
         """Pull once; what failed by the network's fault may be pulled again."""
+        part = work.part
         try:
-            async with self._room:
-                self._exchange.pulled(work, await self._pull(work))
-        except Refused:
-            self._exchange.failed(work, again=False)  # it has dropped it: it is further than we are
-        except RemoteError as error:
-            self._exchange.failed(work, again=False)
-            self._context.offence(work.part.peer, error)
-        except TransportError:
-            await trio.sleep(PAUSE_S)
-            self._exchange.failed(work, again=True)
+            self._exchange.pulled(work, await self._puller.pull(part.peer, part.address, part.size, work.span))
+        except PullFailedError as failed:
+            self._exchange.failed(work, again=failed.again)
         self._changed.beat()
-
-    async def _pull(self, work: Pull) -> bytes:
-        context, part, width = self._context, work.part, self._exchange.group.chunk_bytes
-        patience_s = context.config.request_timeout_s
-        async with open_session(context.transport, part.peer, patience_s, bulk=part.size >= BULK_BYTES) as session:
-            return await fetch_blob(session, part.address, part.size, context.hasher, self._meter, work.span, width)

@@ -1,7 +1,6 @@
 """Performs secure sums (gossip/secure_aggregation/secure_sum.py): signs and sends, serves, pulls, computes in a thread.
 
-There is one sum at a time. That it begins is on disk before the first statement leaves (rounds_begun.py). Blobs that
-others may still be pulling after its end are held until the next one is over.
+There is one sum at a time. That it begins is on disk before the first statement leaves (rounds_begun.py).
 """
 
 from collections import OrderedDict, deque
@@ -11,16 +10,16 @@ from typing import Final, assert_never
 
 import trio
 
-from gossip.blobs.blob import BlobStore
-from gossip.blobs.blob_fetch_task import BULK_BYTES, Meter, fetch_blob
+from gossip.blobs.blob_fetch_task import Meter
 from gossip.context import Notifier, ServiceContext
 from gossip.core.envelope import open_envelope, seal
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import MAX_GROUP
-from gossip.core.messages import Refused, SecureRequest
+from gossip.core.messages import SecureRequest
 from gossip.core.secure_statements import SecureStatement, parse_secure
+from gossip.group_blobs_task import HeldBlobs, Puller, PullFailedError
 from gossip.secure_aggregation.packing import Values
 from gossip.secure_aggregation.rounds_begun import RoundsBegun
 from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum
@@ -34,25 +33,11 @@ from gossip.secure_aggregation.secure_sum import (
     SecureWork,
     Serve,
 )
-from gossip.session import open_session
 from gossip.telling_task import Teller
-from gossip.transport.base import TransportError
 from gossip.updates.traffic import Traffic
-
-SUMS_HELD: Final = 2
-"""Sums whose blobs are held: this one, and the last, which a slower member may still be pulling."""
-
-SUM_BLOBS: Final = 2
-"""Times a vector that the blobs of one sum take: our masked vector, and sums of parts, which are no larger together."""
 
 MAX_EARLY_STATEMENTS: Final = 8
 """Statements of a peer that are kept for a sum that we have not begun: it may be four stages ahead, in two groups."""
-
-MAX_PART_PULLS: Final = 8
-"""Pulls under way at once, as in an all-reduce."""
-
-FAILED_PAUSE_S: Final = 0.2
-"""Seconds before a pull that failed is tried again, as in an all-reduce."""
 
 
 class EarlyStatements:
@@ -90,9 +75,9 @@ class SecureSummer:
         self._identity = identity
         self._meter = traffic.received(snapshot=False)
         self._scope = context.engine.scope
-        self.blobs = BlobStore(SUMS_HELD * SUM_BLOBS * context.config.max_payload_bytes)
+        self._held = HeldBlobs(context.config.max_payload_bytes)
+        self.blobs = self._held.store
         """What the members of a group may pull from us."""
-        self._held: deque[list[Digest]] = deque()
         self._early = EarlyStatements()
         self._begun = RoundsBegun(begun)
         self._sum: SecureSumming | None = None
@@ -138,7 +123,7 @@ class SecureSummer:
             self._sum = None
 
     async def _run(self, summing: SecureSumming) -> SecureSum:
-        self._make_room()
+        self._held.begin()
         for statement in self._early.take(summing.name):
             try:
                 summing.learn(statement)
@@ -183,15 +168,7 @@ class SecureSummer:
         """Compute bytes, hold them for the others, and say so."""
         data = await self._context.hasher.run(work.size, work.run)
         payload = await self._context.hasher.payload(data, chunk_bytes)
-        address = self.blobs.put(payload.manifest, payload.data)
-        self._held[-1].append(address)
-        work.done(address, payload.data)
-
-    def _make_room(self) -> None:
-        while len(self._held) >= SUMS_HELD:
-            for address in self._held.popleft():
-                self.blobs.drop(address)
-        self._held.append([])
+        work.done(self._held.put(payload), payload.data)
 
 
 class _SumPerformer:
@@ -209,11 +186,10 @@ class _SumPerformer:
         self._summer = summer
         self._context = context
         self._summing = summing
-        self._meter = meter
         self._changed = changed
         self._nursery = nursery
         self._teller = Teller(context, changed, nursery)
-        self._room = trio.Semaphore(MAX_PART_PULLS)
+        self._puller = Puller(context, meter, summing.group.parts.chunk_bytes)
 
     @property
     def telling(self) -> bool:
@@ -246,19 +222,6 @@ class _SumPerformer:
 
     async def _pull(self, work: PullPart) -> None:
         try:
-            async with self._room:
-                self._summing.pulled(work, await self._fetched(work))
-        except Refused:
-            self._summing.failed(work, again=False)
-        except RemoteError as error:
-            self._summing.failed(work, again=False)
-            self._context.offence(work.peer, error)
-        except TransportError:
-            await trio.sleep(FAILED_PAUSE_S)
-            self._summing.failed(work, again=True)
-
-    async def _fetched(self, work: PullPart) -> bytes:
-        context, width = self._context, self._summing.group.parts.chunk_bytes
-        patience_s, bulk = context.config.request_timeout_s, work.size >= BULK_BYTES
-        async with open_session(context.transport, work.peer, patience_s, bulk=bulk) as session:
-            return await fetch_blob(session, work.address, work.size, context.hasher, self._meter, work.span, width)
+            self._summing.pulled(work, await self._puller.pull(work.peer, work.address, work.size, work.span))
+        except PullFailedError as failed:
+            self._summing.failed(work, again=failed.again)

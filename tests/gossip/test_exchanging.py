@@ -11,13 +11,13 @@ from gossip_swarm import FakeRuntime, Swarm, swarm, until
 from sizes import thorough_but
 
 from gossip.allreduce.allreduce import Group, ReducedPart
-from gossip.allreduce.allreduce_task import BLOBS_EACH, KEPT
 from gossip.blobs.hashing_task import Hasher
 from gossip.core.envelope import seal
 from gossip.core.errors import LocalError, Reason
 from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import CHUNK_BYTES
 from gossip.core.statements import Stage, part_statement
+from gossip.group_blobs_task import EXCHANGE_VECTORS, EXCHANGES_HELD
 from gossip.transport.base import Stream, TransportError
 from gossip.updates.publisher import Payload
 
@@ -97,7 +97,9 @@ async def test_all_come_to_the_exact_sum(count, autojump_clock):
             assert len(results) == count
             for parts in results.values():
                 assert np.array_equal(whole(parts), expected(list(range(count)), round_=round_))
-        assert all(len(node.service._allreducer.blobs) == KEPT * BLOBS_EACH for node in nodes)  # of three exchanges
+        assert all(
+            len(node.service._allreducer.blobs) == EXCHANGES_HELD * EXCHANGE_VECTORS for node in nodes
+        )  # of three exchanges
         assert all(node.service.stats.rejected == {} for node in nodes)
 
 
