@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.config.privacy_section import PrivacyConfig
-from node.privacy.ledger import LedgerMark, PrivacyLedger, check_mark
+from node.privacy.chained_log import LedgerMark, check_mark
+from node.privacy.ledger import PrivacyLedger
 from p2ptrain.privacy.accounting import RenyiAccountant, epsilon_of
 from p2ptrain.privacy.base import BudgetSpentError, Release
 

@@ -10,7 +10,8 @@ from node.config.schema import Config
 from node.events.event_types import WarningEvent
 from node.events.journal import Emit
 from node.privacy.budget import PrivacyBudget
-from node.privacy.ledger import NOTHING, LedgerMark, PrivacyLedger
+from node.privacy.chained_log import NOTHING, LedgerMark
+from node.privacy.ledger import PrivacyLedger
 from node.system.errors import UsageError
 from node.system.run_dir import PRIVACY
 from node.system.text import plural

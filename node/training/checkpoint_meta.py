@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gossip.core.limits import MAX_COUNTER
-from node.privacy.ledger import LedgerMark
+from node.privacy.chained_log import LedgerMark
 from node.training.epochs import MAX_EPOCH
 from p2ptrain.saved import files
 from p2ptrain.saved.files import FORMAT

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from sizes import examples
 
 from gossip.core.limits import MAX_COUNTER
-from node.privacy.ledger import LedgerMark
+from node.privacy.chained_log import LedgerMark
 from node.system.errors import RunError
 from node.training.checkpoint import Checkpoint, CheckpointError, CheckpointStore, read
 from node.training.checkpoint_meta import (

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node.privacy.ledger import NOTHING, LedgerMark, PrivacyLedger, check_mark, read_ledger
+from node.privacy.chained_log import NOTHING, LedgerMark, check_mark
+from node.privacy.ledger import PrivacyLedger, read_ledger
 from node.system.errors import RunError
 from p2ptrain.privacy.base import Release
 
@@ -57,7 +58,7 @@ def test_a_line_is_synced_before_append_returns(path: Path, monkeypatch: pytest.
 
 def test_a_new_file_is_durable_before_the_first_entry(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("node.privacy.ledger.sync_folder", synced.append)
+    monkeypatch.setattr("node.privacy.chained_log.sync_folder", synced.append)
     PrivacyLedger(path).close()
     assert synced == [path.parent]
 
