@@ -27,6 +27,7 @@ from node.participation.device_state import DeviceState
 from node.roles.assembly import NodeContext, make_node, own_trainer
 from node.roles.privacy_check import privacy_budget
 from node.roles.trainer import live
+from node.roles.visitors_privacy import visitor_ledger
 from node.swarm import credentials
 from node.system.run_dir import CROSSINGS, IDENTITY, SUMS_BEGUN
 from node.training.checkpoint import Checkpoint, CheckpointStore
@@ -170,6 +171,7 @@ class Swarm:
             recorder=CrossingLog(folder / CROSSINGS, clock=trio.current_time),
             sums_begun=folder / SUMS_BEGUN,
             privacy=life.enter_context(privacy_budget(config, folder, emit)) if trainer_of is None else None,
+            visitor_ledger=life.enter_context(visitor_ledger(config, folder, emit)),
         )
         with ExitStack() as failing:
             failing.enter_context(life)

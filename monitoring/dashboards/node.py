@@ -142,8 +142,12 @@ ROOM = Row(
         ),
         Panel(
             title="Privacy spent, over its budget",
-            help="Epsilon over privacy.epsilon: docs/how-to/privacy-budget.md. At 1 own data are not trained on.",
-            queries=(Query("p2ptrain_privacy_epsilon / p2ptrain_privacy_epsilon_budget", "{{node}}"),),
+            help="Epsilon over privacy.epsilon: docs/how-to/privacy-budget.md. At 1 own data are not trained on. "
+            "And of the visitor that has come most often, over visits.epsilon: at 1 it is refused.",
+            queries=(
+                Query("p2ptrain_privacy_epsilon / p2ptrain_privacy_epsilon_budget", "{{node}}"),
+                Query("p2ptrain_visits_epsilon / p2ptrain_visits_epsilon_budget", "{{node}} visitors"),
+            ),
             unit="percentunit",
             empty="no node has a privacy budget",
         ),

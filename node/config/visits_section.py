@@ -1,5 +1,6 @@
 """The section `[visits]`: whether visitors may take this node's model, train some steps, and leave a difference."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -8,6 +9,8 @@ from pydantic import ConfigDict, Field
 
 from node.system.errors import UsageError
 from node.system.page_token import is_loopback
+from p2ptrain.privacy.accounting import epsilon_of
+from p2ptrain.privacy.base import Release
 
 MAX_PORT = 65535
 
@@ -50,6 +53,16 @@ class VisitsConfig:
     """Whether differences that go against this node's own steps of the round are left out (FLTrust, 2012.13995). Liars
     then cannot undo what the node learns. Visitors whose data contradict the node's are left out as well."""
 
+    noise: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Standard deviation of the noise over `clip`, which this node adds to the sum of `buffer` visitors' differences:
+    who sees the models, and is not this node, learns of a visitor what its epsilon allows. None: no noise."""
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Of noise: largest norm of one visitor's difference."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """Of noise: probability with which the bound may fail. Choose one over the number of visitors, or less."""
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Of noise: what each visitor's visits may spend together; then it is refused. None: it is counted alone."""
+
     def __post_init__(self) -> None:
         """UsageError for what is no address, and for one that others reach without HTTPS."""
         if not self.listen:
@@ -61,11 +74,29 @@ class VisitsConfig:
             raise UsageError(
                 f"visits.buffer {self.buffer} is above visits.most_a_round", "no round would count visitors"
             )
+        self._check_noise()
         if (self.certificate is None) != (self.key is None):
             raise UsageError("[visits] has a certificate without its key, or a key alone", "give both, or neither")
         if self.certificate is None and not self.plain and not is_loopback(host):
             hint = "give visits.certificate and visits.key; or visits.plain=true, and anybody on the way reads along"
             raise UsageError(f"visits.listen {self.listen} is not loopback, and there is no certificate", hint)
+
+    def _check_noise(self) -> None:
+        """Raise UsageError for noise that would bound nothing, and for a budget that allows nothing."""
+        if self.noise is None:
+            if self.epsilon is not None:
+                hint = "set visits.noise, or leave it out"
+                raise UsageError(f"visits.epsilon={self.epsilon:g} limits nothing: there is no visits.noise", hint)
+            return
+        if self.trim:
+            message = f"visits.trim={self.trim:g} does not go with visits.noise: a sum with noise leaves nobody out"
+            raise UsageError(message, "set visits.trim=0")
+        if not 0 < self.noise * self.clip < math.inf:
+            raise UsageError("visits.noise times visits.clip is no number above 0", "take others")
+        least = epsilon_of([Release(mechanism="visitors", noise=self.noise, rate=1.0, count=1)], self.delta)
+        if self.epsilon is not None and least > self.epsilon:
+            message = f"visits.epsilon={self.epsilon:g} is less than one visit spends: {least:.4g} at visits.delta"
+            raise UsageError(message, "give more visits.noise, or a larger visits.epsilon")
 
     @property
     def on(self) -> bool:

@@ -414,6 +414,8 @@ class RoundTrained(RoundClosed):
     """Privacy that the node's data have spent so far, at `privacy.delta`; None: nothing protects them."""
     epsilon_budget: float | None = None
     """How much they may spend; None: as much as it takes."""
+    visits_epsilon: float | None = None
+    """Privacy that the visitor has spent that has spent most, at `visits.delta`; None: no noise hides visitors'."""
     layers: dict[str, int] | None = None
     """By peer, how many refinements of its newest update are here; None: the run's updates have none."""
 

@@ -68,6 +68,10 @@ class Readings:
     """What the node's data have spent of their privacy, by delta; empty where nothing protects them."""
     privacy_epsilon_budget: Mapping[str, float] = field(default_factory=dict)
     """What they may spend; empty without a budget."""
+    visits_epsilon: Mapping[str, float] = field(default_factory=dict)
+    """What the visitor has spent of its privacy that has spent most, by delta; empty where noise hides none."""
+    visits_epsilon_budget: Mapping[str, float] = field(default_factory=dict)
+    """What each visitor may spend; empty without a budget."""
     disk_free: int = -1
     """Bytes that this user may still write on the run's disk; below 0: not known."""
 

@@ -132,9 +132,12 @@ def _uncovered(config: Config, *, per_round: bool) -> list[Disclosure]:
             ),
         ]
     if config.visits.on:
-        found.append(
+        what = (
             Disclosure("visitors' data", Coverage.UNCOVERED, "this node's noise protects its own data, not theirs")
+            if config.visits.noise is None
+            else Disclosure("visitors' data", Coverage.COVERED, "by visits.noise, on a ledger of their own")
         )
+        found.append(what)
     if config.monitoring.exporters:
         names = ", ".join(config.monitoring.exporters)
         found.append(Disclosure(f"what is exported ({names})", Coverage.UNCOVERED, "the held-out losses are among it"))

@@ -51,12 +51,13 @@ from node.roles.personal_check import check_personal
 from node.roles.privacy_check import check_first_round, check_ledger, check_privacy, private_training
 from node.roles.residency_check import check_residency, residency_of
 from node.roles.secure_check import check_draw, check_secure
+from node.roles.visitors_privacy import check_visitor_ledger
 from node.shift.watch import KEPT_MODEL
 from node.system.errors import RunError, UsageError
 from node.system.process_use import ProcessUse
 from node.training.averagers.averager_registry import AVERAGERS
 from node.training.checkpoint import Checkpoint, CheckpointStore
-from node.training.checkpoint_meta import Totals, mark_of
+from node.training.checkpoint_meta import VISITS, Totals, mark_of
 from node.training.choosing import chooser_for
 from node.training.epochs import EpochCounter
 from node.training.estimates import MAX_DEPARTED, HeldEstimates
@@ -74,6 +75,7 @@ from node.training.shift_watching import resume_shifts, shifts_for
 from node.training.snapshots import LARGE, SnapshotCutter
 from node.training.update_counts import UpdateCounts
 from node.training.visiting import check_visits, visitors_for
+from node.visits.visitor_ledger import VisitorLedger
 from p2ptrain import aggregate, inner, tasks
 from p2ptrain.compress.by_parts import cut
 from p2ptrain.inner.base import MomentBuffer
@@ -186,6 +188,8 @@ class NodeContext:
     """The file that remembers which secure sums were begun; None: a simulation, whose nodes do not return."""
     privacy: PrivacyBudget | None = None
     """What its data may tell, where they are protected."""
+    visitor_ledger: VisitorLedger | None = None
+    """What its visitors have spent, where noise hides what they leave."""
     user: "UserLearner | None" = None
     """The model of a user's own loop; None: the task's, which the node trains itself."""
 
@@ -389,7 +393,9 @@ def make_node(
         snapshots=snapshots,
         chooser=chooser_for(config, rule.minimum(), around.rng),
         shifts=shifts_for(config, trainer),
-        visitors=visitors_for(config, run.run_id, trainer, state, private=around.private is not None),
+        visitors=visitors_for(
+            config, run.run_id, trainer, state, private=around.private is not None, ledger=around.visitor_ledger
+        ),
     )
     return node, _started(node, around.user)
 
@@ -512,6 +518,7 @@ def resume(node: Node, given: Checkpoint | None = None) -> Checkpoint | None:
             node.journal.emit(WarningEvent(message=message))
         return None
     check_ledger(node, mark_of(checkpoint.meta), checkpoint.round)
+    check_visitor_ledger(node, mark_of(checkpoint.meta, VISITS))
     try:
         node.strategy.load_state_dict(checkpoint.part("sync"))  # first: a user's own model is changed by a whole one
         node.inner.trainer.load_state_dict(checkpoint.trainer_state)

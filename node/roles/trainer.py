@@ -66,6 +66,7 @@ from node.roles.shared_shards import warn_of_shared_examples
 from node.roles.site_check import idle_site_settings
 from node.roles.spool_relay import with_relay
 from node.roles.task_check import check_task
+from node.roles.visitors_privacy import visitor_ledger
 from node.swarm import credentials
 from node.swarm.effective_manifest import more_rounds_hint
 from node.system import free_memory, gc_tuning
@@ -102,6 +103,7 @@ from node.training.shift_watching import look_as_newcomer
 from node.training.spent_budget import is_spent, serve_on
 from node.training.sync_loop import follow, synchronize, train
 from node.visits.visit_server import VisitServer
+from node.visits.visitor_ledger import VisitorLedger
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks import EXTERNAL
 from p2ptrain.training import Learner, Trainer
@@ -150,6 +152,7 @@ def main(
         free_memory.keep_little(free_memory.SMALL_PIECE if bounded else free_memory.LARGE_PIECE)
     with (
         privacy_budget(config, node_dir, emit) as privacy,
+        visitor_ledger(config, node_dir, emit) as ledger,
         exporting(config.monitoring.exporters, emit, node_dir) as ending,
         ExitStack() as trainers,
     ):
@@ -166,6 +169,7 @@ def main(
                 user_loop=user_loop,
                 process=process,
                 privacy=privacy,
+                visitors=ledger,
             )
         )
         if code == 0:
@@ -220,10 +224,11 @@ async def run(
     user_loop: UserLoop | None = None,
     process: HeldProcess = FREE,
     privacy: PrivacyBudget | None = None,
+    visitors: VisitorLedger | None = None,
 ) -> int:
     """Run a node to its end, as `main`, in the running trio loop, without exporters. `trainer_of` builds what trains
     the task. `process` is the one that this node is, in cgroups of its own where it has a budget. `privacy` is what its
-    data may tell, where they are protected."""
+    data may tell, where they are protected, and `visitors` what its visitors have spent."""
     from gossip.transport.libp2p.libp2p_transport import (  # takes seconds: only a real node needs it
         Libp2pConfig,
         Libp2pTransport,
@@ -274,6 +279,7 @@ async def run(
         recorder=CrossingLog(node_dir / CROSSINGS),
         sums_begun=node_dir / SUMS_BEGUN,
         privacy=privacy,
+        visitor_ledger=visitors,
         user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id),
     )
     budgeted = within_budget(config, around) if config.budget.is_set else None

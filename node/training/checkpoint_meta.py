@@ -10,6 +10,7 @@
                   not enough, and not there in older releases' files
     peer_id, first, steps, compute_s, wall_s, epoch    who trained, and how far it had come
     privacy       where the data are protected: the newest entry of the privacy ledger, {entries, digest}
+    visits        the same of the visitors' ledger (node/visits/visitor_ledger.py)
     shift         where the data are watched for shift: what the detectors have seen (node/shift/watch.py)
 
 A file without `meta_digest` is read as well, so every field is checked against its bounds, covered by a digest or not.
@@ -29,6 +30,10 @@ from p2ptrain.saved.files import FORMAT
 from p2ptrain.saved.files import MAX_META_BYTES as MAX_META_BYTES
 from p2ptrain.saved.files import CheckpointError as CheckpointError
 from p2ptrain.saved.files import Meta as Meta
+
+PRIVACY: Final = "privacy"
+VISITS: Final = "visits"
+"""The fields of both ledgers."""
 
 MAX_MEASURES: Final = 64
 """Most names of first measures, such as losses; there are three today."""
@@ -67,13 +72,14 @@ def parse(data: bytes) -> Meta:
         raise CheckpointError("its peer_id is none")
     totals_of(meta)
     mark_of(meta)
+    mark_of(meta, VISITS)
     return meta
 
 
-def mark_of(meta: Meta) -> LedgerMark | None:
-    """Return the newest entry of the privacy ledger when the checkpoint was made; None where there was no ledger.
-    Raises CheckpointError for a field out of bounds."""
-    mark = meta.get("privacy")
+def mark_of(meta: Meta, ledger: str = PRIVACY) -> LedgerMark | None:
+    """Return the newest entry of the privacy ledger when the checkpoint was made, or of the visitors' (VISITS); None
+    where there was none. Raises CheckpointError for a field out of bounds."""
+    mark = meta.get(ledger)
     if mark is None:
         return None
     if not isinstance(mark, dict) or not _is_name(mark.get("digest")):

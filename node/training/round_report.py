@@ -23,6 +23,7 @@ from node.page.feed import LiveSnapshot
 from node.system.disk import disk_free
 from node.system.process_use import held_bytes
 from node.training.checkpoint import Checkpoint
+from node.training.checkpoint_meta import PRIVACY, VISITS
 from node.training.checkpoint_room import bytes_of, lacking_words
 from node.training.divergence import diverged, untrainable, unusable, why_unusable
 from node.training.inner_loop import Phase
@@ -176,7 +177,9 @@ def checkpoint_of(
         "epoch": node.epochs.used,
     }
     if node.privacy is not None:
-        meta["privacy"] = node.privacy.mark._asdict()
+        meta[PRIVACY] = node.privacy.mark._asdict()
+    if node.visitors is not None and node.visitors.noise is not None:
+        meta[VISITS] = node.visitors.noise.ledger.mark._asdict()
     if node.shifts is not None:
         meta["shift"] = node.shifts.state()
     return Checkpoint(round=next_round, meta=meta, tensors=tensors, filed=filed)
@@ -229,6 +232,7 @@ def _bits_each(node: Node, size: int) -> float | None:
 def readings(node: Node) -> Readings:
     """Return the current values for a scrape of the metrics."""
     service, network = node.service, node.config.network
+    noise = None if node.visitors is None else node.visitors.noise
     return Readings(
         reachability=service.reachability(),
         accepted={str(peer): node.counts.accepted[str(peer)] for peer in service.neighbours()},
@@ -247,9 +251,16 @@ def readings(node: Node) -> Readings:
         shift_deviation={} if node.shifts is None else node.shifts.watch.deviations,
         privacy_epsilon={} if node.privacy is None else node.privacy.spent_by_delta(),
         privacy_epsilon_budget={} if node.privacy is None else node.privacy.budget_by_delta(),
+        visits_epsilon={} if noise is None else noise.ledger.spent_by_delta(),
+        visits_epsilon_budget={} if noise is None else noise.ledger.budget_by_delta(),
         crossed={"sent": service.stats.crossed_bytes_sent, "received": service.stats.crossed_bytes_received},
         spectral_gap=_gap_of(frozenset(service.known_graph().items())),
     )
+
+
+def _visitors_epsilon(node: Node) -> float | None:
+    noise = None if node.visitors is None else node.visitors.noise
+    return None if noise is None else noise.ledger.epsilon
 
 
 def _fetched_first(node: Node) -> dict[str, int]:
@@ -370,6 +381,7 @@ def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close
         published_bits=_bits_each(node, node.counts.published_bytes),
         epsilon=None if node.privacy is None else node.privacy.epsilon,
         epsilon_budget=None if node.privacy is None else node.privacy.settings.epsilon,
+        visits_epsilon=_visitors_epsilon(node),
         layers=_layers(node, view) if node.config.sync.layers else None,
     )
 

@@ -7,11 +7,14 @@ steps of the next one. No strategy and no neighbour knows of it: what is publish
 import torch
 
 from node.config.schema import Config
+from node.events.event_types import WarningEvent
 from node.system.errors import UsageError
 from node.training.executors import SideWork
 from node.training.node import Node
 from node.training.run_state import RunState
 from node.visits.tls_certificate import tls_of
+from node.visits.visit_noise import VisitNoise
+from node.visits.visitor_ledger import VisitorLedger
 from node.visits.visitors import ClosedVisits, StepAdvice, VisitedRun, Visitors
 from p2ptrain.drift.none import NoCorrection
 from p2ptrain.step_normalization.unnormalized import Unnormalized
@@ -51,15 +54,23 @@ def check_visits(config: Config) -> None:
 
 
 def visitors_for(
-    config: Config, run_id: bytes, learner: Learner, state: RunState, *, private: bool = False
+    config: Config,
+    run_id: bytes,
+    learner: Learner,
+    state: RunState,
+    *,
+    private: bool = False,
+    ledger: VisitorLedger | None = None,
 ) -> Visitors | None:
-    """Return the visits that the settings ask for, if any. Raises UsageError for a private swarm's model that strangers
-    could take."""
+    """Return the visits that the settings ask for, if any. `ledger`: what visitors have spent, where there is noise.
+    Raises UsageError for a private swarm's model that strangers could take, and for noise without a ledger."""
     if not config.visits.on:
         return None
     if private and config.visits.token_file is None:
         message = "[visits] would give the model of a private swarm to everybody who reaches the address"
         raise UsageError(message, "set visits.token_file, and give the token to those who may have it")
+    if config.visits.noise is not None and ledger is None:
+        raise UsageError("visits.noise: nothing here writes down what visitors spend", "run it with `p2ptrain node`")
     layout = learner.layout()
     run = VisitedRun(
         run_id=run_id,
@@ -77,7 +88,7 @@ def visitors_for(
             clip_norm=train.clip_norm,
         )
 
-    return Visitors(config.visits, run, advice)
+    return Visitors(config.visits, run, advice, None if ledger is None else VisitNoise(config.visits, ledger))
 
 
 async def take_visits(node: Node, theta_d: torch.Tensor, result: RoundResult) -> None:
@@ -99,4 +110,6 @@ async def take_visits(node: Node, theta_d: torch.Tensor, result: RoundResult) ->
     closed = await node.executor.offload(close, work=SideWork.AGGREGATE)
     if closed.visited_d is not None:
         node.inner.add(closed.visited_d)
+    if closed.failed:
+        node.journal.emit(WarningEvent(message=f"no visitor is counted any more: {closed.failed}", about="privacy"))
     visitors.finish_closing(closed)

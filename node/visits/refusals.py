@@ -22,6 +22,8 @@ class Refusal(Enum):
     FORGED = _RefusedWith(403, "the signature is not by this key over these bytes")
     UNKNOWN_MODEL = _RefusedWith(409, "this model is not, or no longer, one to start from: take the newest")
     SECOND = _RefusedWith(409, "this key has left a difference of this round, or of this model")
+    SPENT = _RefusedWith(410, "this key has been counted here as often as its privacy budget allows")
+    CLOSED = _RefusedWith(503, "this host cannot write down any more what its visitors have spent of their privacy")
     FULL = _RefusedWith(429, "enough visitors came this round: come again in the next")
     NETWORK_FULL = _RefusedWith(429, "enough visitors came from this network this round: come again in the next")
 

@@ -139,7 +139,7 @@ class VisitServer:
     async def _visit(self, request: Request) -> Response:
         if key := _digits_of(request.scope, "key"):
             self._visitors.check_turn(key, _host(request))
-        return JSONResponse(self._visitors.describe())
+        return JSONResponse(self._visitors.describe(key))
 
     async def _model(self, request: Request) -> Response:
         return _model_response(

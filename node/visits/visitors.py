@@ -14,9 +14,11 @@ from typing import Any, Final, TypeVar
 import torch
 
 from node.config.visits_section import VisitsConfig
+from node.system.errors import RunError
 from node.visits.difference_head import HEAD_BYTES, LeftDifference, parsed_difference
 from node.visits.refusals import Refusal, RefusedVisitError
 from node.visits.visit_bounds import Place, VisitBounds
+from node.visits.visit_noise import VisitNoise
 from p2ptrain.compress import PayloadError
 from p2ptrain.visits.model_versions import ModelVersion, ModelVersions, difference_between, version_of
 from p2ptrain.visits.visitor_mean import (
@@ -24,6 +26,8 @@ from p2ptrain.visits.visitor_mean import (
     VisitorDifference,
     agreeing,
     checked_difference,
+    nothing_left,
+    staleness_weight,
     visitors_mean,
     without_opposing,
 )
@@ -87,8 +91,12 @@ class Visitors:
     """The visits of one node. Memory: the newest models and `most_a_round` differences, a byte a parameter each, and
     one model, fp32; while a mean is taken, as many differences again, and a few chunks of columns for each."""
 
-    def __init__(self, config: VisitsConfig, run: VisitedRun, advice: Callable[[], StepAdvice]) -> None:
+    def __init__(
+        self, config: VisitsConfig, run: VisitedRun, advice: Callable[[], StepAdvice], noise: VisitNoise | None = None
+    ) -> None:
+        """`noise`: what hides each visitor's part; None: nothing does."""
         self._config = config
+        self.noise = noise
         self._run = run
         self._advice = advice
         self._versions = ModelVersions(run.numel)
@@ -100,7 +108,7 @@ class Visitors:
         self._computed: set[bytes] = set()
         """Versions from which a difference to the newest is being computed."""
         self._adoptions = 0
-        self._over = False
+        self._over = self._closed = False
         self.counts: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
         """Differences by what became of them."""
 
@@ -109,8 +117,9 @@ class Visitors:
         """Return the bytes of a visitor's request with a difference."""
         return HEAD_BYTES + DIFFERENCES.size(self._run.numel)
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return what `/v1/visit` answers. Raises RefusedVisitError before the first round is closed."""
+    def describe(self, key: bytes = b"") -> Mapping[str, Any]:
+        """Return what `/v1/visit` answers to who names this key, if any. Raises RefusedVisitError before the first
+        round is closed."""
         newest, advice = self._newest(), self._advice()
         return {
             "version": INTERFACE_VERSION,
@@ -127,13 +136,14 @@ class Visitors:
             "encoding": ENCODING,
             "block": DIFFERENCES.block,
             "difference_bytes": self.body_bytes,
+            **({} if self.noise is None else {"privacy": self.noise.describe(key)}),
         }
 
     def check_turn(self, key: bytes, host: str) -> None:
         """Raise RefusedVisitError where a difference by this key, from this host and to the newest model, would be
         refused for now: its visitor need neither fetch a model nor train. Nothing is reserved."""
         newest = self._newest()
-        self._bounds.check(key, newest.digest)
+        self._check_key(key, newest.digest)
         self._bounds.reserve(host).give_back()
 
     async def model_for(
@@ -182,6 +192,8 @@ class Visitors:
         try:
             waiting.difference = await offload(lambda: checked_difference(left.payload, self._run.numel))
         except PayloadError as error:
+            if self.noise is not None:  # what was left must not decide whether a sum is made: it is in it, as zeros
+                waiting.difference = nothing_left(self._run.numel)
             kind = Refusal.NOT_FINITE if error.reason == "nonfinite" else Refusal.MALFORMED
             raise RefusedVisitError(kind) from error
         finally:
@@ -203,10 +215,12 @@ class Visitors:
             if each.difference is not None
         ]
         counts = self._base_d is not None or (self._own_norm is not None and not self._config.agreement)
-        counted = ready if counts and len(ready) >= self._config.buffer else []
-        self._left = [each for each in left if each.difference is None] if counted else left
+        counted = self._chosen(ready) if counts else []
+        taken = {each.waiting for each in counted}
+        self._left = [each for each in left if each not in taken]
         return ClosingVisits(
             visits=counted,
+            noise=self.noise,
             buffer=self._config.buffer,
             base_d=self._base_d,
             own_norm=self._own_norm,
@@ -220,6 +234,7 @@ class Visitors:
         waits."""
         self._base_d, self._own_norm = closed.base_d, closed.own_norm
         self._left = [*(each.waiting for each in closed.waits), *self._left]
+        self._closed |= bool(closed.failed)
         self._versions.publish(closed.version)
         self._bounds.begin_round(self._versions.is_kept, ((each.key, each.network) for each in self._left))
 
@@ -254,12 +269,28 @@ class Visitors:
         started = self._versions.find(left.model)
         if started is None or not self._versions.had_round(started, left.round):
             raise RefusedVisitError(Refusal.UNKNOWN_MODEL)
-        self._bounds.check(left.key, left.model)
+        self._check_key(left.key, left.model)
         return started
+
+    def _check_key(self, key: bytes, model: bytes) -> None:
+        """Raise RefusedVisitError where this key's difference to this model is not taken."""
+        self._bounds.check(key, model)
+        refusal = None if self.noise is None else self.noise.refusal_of(key)
+        if refusal is not None:
+            raise RefusedVisitError(refusal)
+
+    def _chosen(self, ready: "Sequence[CountedVisit]") -> "Sequence[CountedVisit]":
+        """Return those that count: all that are there, or as many as a sum with noise has, once they are enough."""
+        if self.noise is not None:
+            may = [each for each in ready if self.noise.refusal_of(each.waiting.key) is None]
+            return self.noise.chosen(may, self._config.buffer)
+        return ready if len(ready) >= self._config.buffer else []
 
     def _newest(self) -> ModelVersion:
         if self._over:
             raise RefusedVisitError(Refusal.OVER)
+        if self._closed:
+            raise RefusedVisitError(Refusal.CLOSED)
         if self._versions.newest is None:
             raise RefusedVisitError(Refusal.NO_MODEL)
         return self._versions.newest
@@ -287,6 +318,8 @@ class ClosedVisits:
     version: ModelVersion
     waits: Sequence[CountedVisit] = ()
     """Those that agree with the host's steps, where they are too few to be counted."""
+    failed: str = ""
+    """Why the visitors' ledger could not be written: then no visitor counts any more; empty: it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,17 +334,25 @@ class ClosingVisits:
     share: float
     trim: float
     agreement: bool
+    noise: VisitNoise | None = None
 
     def close(self, model_d: torch.Tensor, correction_d: torch.Tensor, *, round: int) -> ClosedVisits:
         """Close a round: `model_d` (d,) is the model that came of it, and `correction_d` what of it the swarm added to
         the model after the host's steps. Both are read, and not kept."""
         moved_d = self._own_steps(model_d, correction_d)
         own_norm = self.own_norm if moved_d is None else float(torch.linalg.vector_norm(moved_d, dtype=torch.float64))
-        visits, waits = self._agreeing(moved_d) if self.agreement else (self.visits, ())
-        visited_d = self._mean(visits, model_d.numel(), own_norm, moved_d)
+        waits: Sequence[CountedVisit] = ()
+        failed = ""
+        if self.noise is not None:
+            visited_d, failed = self._noised_mean(self.noise, model_d.numel(), own_norm, moved_d)
+        else:
+            visits, waits = self._agreeing(moved_d) if self.agreement else (self.visits, ())
+            visited_d = self._mean(visits, model_d.numel(), own_norm, moved_d)
         base_d = model_d.clone() if visited_d is None else model_d + visited_d
         version = version_of(model_d, round + 1)
-        return ClosedVisits(visited_d=visited_d, base_d=base_d, own_norm=own_norm, version=version, waits=waits)
+        return ClosedVisits(
+            visited_d=visited_d, base_d=base_d, own_norm=own_norm, version=version, waits=waits, failed=failed
+        )
 
     def _own_steps(self, model_d: torch.Tensor, correction_d: torch.Tensor) -> torch.Tensor | None:
         """Return how far the host's own steps went (d,), in the memory of `base_d`; None where it is not known."""
@@ -337,3 +378,23 @@ class ClosingVisits:
         share, trim = self.share, self.trim
         mean_d = visitors_mean(differences, staleness, numel=numel, own_norm=own_norm, share=share, trim=trim)
         return without_opposing(mean_d, moved_d) if self.agreement and moved_d is not None else mean_d
+
+    def _noised_mean(
+        self, noise: VisitNoise, numel: int, own_norm: float | None, moved_d: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, str]:
+        """Return the mean with noise; None and why, where the ledger cannot be written. What opposes the host's own
+        steps is in it as zeros, as the number of those in a sum is set. As the norm of what they left is the
+        clipping norm at most, the mean is shortened as if it were that: the noise beside it is no visitor's."""
+        if not self.visits or own_norm is None or (self.agreement and moved_d is None):
+            return None, ""
+        differences = [each.difference for each in self.visits]
+        agree = agreeing(differences, moved_d) if self.agreement and moved_d is not None else [True] * len(differences)
+        weights = [
+            staleness_weight(each.staleness) if agrees else 0.0 for each, agrees in zip(self.visits, agree, strict=True)
+        ]
+        try:
+            mean_d = noise.mean([each.waiting.key for each in self.visits], differences, weights, numel)
+        except RunError as error:
+            return None, str(error)
+        mean_d.mul_(min(1.0, self.share * own_norm / noise.clip))
+        return (without_opposing(mean_d, moved_d) if self.agreement and moved_d is not None else mean_d), ""

@@ -38,6 +38,11 @@ def checked_difference(payload: bytes, numel: int) -> VisitorDifference:
     return VisitorDifference(payload=payload, norm=norm)
 
 
+def nothing_left(numel: int) -> VisitorDifference:
+    """Return a difference of zeros."""
+    return VisitorDifference(payload=bytes(DIFFERENCES.size(numel)), norm=0.0)
+
+
 def agreeing(differences: Sequence[VisitorDifference], own_d: torch.Tensor) -> list[bool]:
     """Return of each difference whether it goes the way of the host's own steps `own_d` (d,), or across it, and not
     against it: the sign of FLTrust's cosine (2012.13995)."""

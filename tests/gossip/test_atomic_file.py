@@ -155,6 +155,6 @@ def test_nobody_else_writes_beside_and_renames() -> None:
         "node/events/log.py",
         "node/bench/swarm/results.py",
         "node/doctor/relay_checks.py",
-        "node/privacy/ledger.py",
+        "node/privacy/chained_log.py",
         "gossip/transport/spool/spool_folder.py",
     }

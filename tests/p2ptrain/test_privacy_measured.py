@@ -58,11 +58,3 @@ def test_likelihood_ratios_find_members_of_models_that_know_them_by_heart() -> N
     assert scores[members].min() > np.median(scores[~members])
     blind = np.stack([lira.likelihood_ratios(rng.normal(size=(33, 50)), members, target) for target in range(33)])
     assert abs(lira.roc_auc_score(members.ravel(), blind.ravel()) - 0.5) < 0.05
-
-
-@pytest.mark.thorough
-def test_a_hundred_phones_learn_together_and_their_rounds_end_with_the_budget() -> None:
-    found = script("examples/private_phones.py").train(8.0, 0)
-    assert found["epsilon"] <= 8.0
-    assert found["rounds"] == 16
-    assert found["accuracy"] > found["accuracy_of_one_alone"] + 0.2

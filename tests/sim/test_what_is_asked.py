@@ -31,12 +31,13 @@ AFTER_AN_EVENT: Served = {
     "p2ptrain_visits_total": {"result": set()},
     "p2ptrain_shift_deviation": {"signal": set()},
     **{f"p2ptrain_privacy_epsilon{kind}": {"delta": set()} for kind in ("", "_budget")},
+    **{f"p2ptrain_visits_epsilon{kind}": {"delta": set()} for kind in ("", "_budget")},
     **{f"p2ptrain_budget{kind}": {"resource": set()} for kind in ("", "_used")},
     **{f"p2ptrain_gpu_memory_{kind}_bytes": {} for kind in ("allocated", "reserved", "free")},
 }
 """What a node in good health, on a CPU, does not show: until somebody is refused or clipped, when its neighbours have
-left, without the compressor `adaptive`, where it always trains, without a budget, a privatizer, a detector of shift or
-a GPU. Every panel that asks for these says what it means that it is empty."""
+left, without the compressor `adaptive`, where it always trains, without a budget, a privatizer, noise for visitors, a
+detector of shift or a GPU. Every panel that asks for these says what it means that it is empty."""
 
 OPEN = {"peer"}
 """Labels whose values nobody knows beforehand."""
