@@ -216,7 +216,7 @@ def visits_of(
                 refused[words] += 1
                 if "privacy budget" in words:
                     spent.add(nth)
-            except OSError:  # it starts, or has ended
+            except visit.WRONG:  # it starts, or has ended
                 if host.poll() is not None:
                     break
                 time.sleep(PAUSE_S)
