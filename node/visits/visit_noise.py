@@ -53,7 +53,7 @@ class VisitNoise:
         return noised_mean(differences, weights, numel=numel, privatizer=self._privatizer, source=self._source)
 
     def describe(self, key: bytes) -> Mapping[str, Any]:
-        """Return what a visitor is told of it, and what this key has spent; of no key where it is empty."""
+        """Return what a visitor is told: the noise, and what this key has spent; no spending for an empty key."""
         told = {
             "noise": self._noise,
             "clip": self.clip,

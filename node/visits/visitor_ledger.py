@@ -27,7 +27,7 @@ from p2ptrain.privacy.accounting import epsilon_of
 from p2ptrain.privacy.base import Release
 
 MOST_KEYS: Final = 1 << 20
-"""Keys that a ledger knows. What is spent must never be forgotten, and keys cost nothing: 70 MB of disk, and 150 MB of
+"""Keys that a ledger knows. What is spent must never be forgotten, and keys cost nothing: 70 MB of disk, and 160 MB of
 memory. Then new keys are refused. With the default 64 a round, liars need 16,384 rounds for it. Chosen."""
 
 
