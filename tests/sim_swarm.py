@@ -24,7 +24,7 @@ from node.config.schema import Config, from_raw
 from node.events.crossing_log import CrossingLog
 from node.events.event_types import Event
 from node.participation.device_state import DeviceState
-from node.roles.assembly import NodeContext, make_node, own_trainer
+from node.roles.assembly import NodeContext, make_node, own_learner
 from node.roles.privacy_check import privacy_budget
 from node.roles.trainer import live
 from node.roles.visitors_privacy import visitor_ledger
@@ -165,7 +165,7 @@ class Swarm:
             rng=random.Random(self._rng.random()),
             checkpoints=CheckpointStore(folder / "checkpoint"),
             epoch_file=folder / "epoch",
-            trainer_of=own_trainer if trainer_of is None else partial(trainer_of, folder),
+            trainer_of=own_learner if trainer_of is None else partial(trainer_of, folder),
             private=held.private,
             reads_device=None if machine is None else lambda *_: partial(_at_once, machine),
             recorder=CrossingLog(folder / CROSSINGS, clock=trio.current_time),

@@ -45,8 +45,15 @@ def distill(
         float, typer.Option(help="What both models' logits are divided by; 2 to 4 are usual.")
     ] = 2.0,
     alpha: Annotated[
-        float, typer.Option(help="Share of the teacher's words in the loss; 0: the same model without a teacher.")
+        float,
+        typer.Option(help="Largest share of the teacher's words in the loss; 0: the same model without a teacher."),
     ] = 0.5,
+    fading: Annotated[
+        bool,
+        typer.Option(
+            "--fading/--constant", help="Whether that share falls as the student catches up with its teacher."
+        ),
+    ] = True,
     learning_rate: Annotated[float | None, typer.Option(min=0.0, help="Its peak. (default: the run's)")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the student. (default: the run's)")] = None,
     data: options.Data = None,
@@ -77,7 +84,7 @@ def distill(
             learning_rate=learning_rate,
             seed=seed,
             device=device,
-            distill=_settings(temperature, alpha),
+            distill=_settings(temperature, alpha, fading),
             ensemble=ensemble,
             without_privacy=without_privacy,
         )
@@ -92,11 +99,11 @@ def distill(
             typer.echo("interrupted before the first step: nothing is written", err=True)
 
 
-def _settings(temperature: float, alpha: float) -> "DistillConfig":
+def _settings(temperature: float, alpha: float, fading: bool) -> "DistillConfig":
     from p2ptrain.training.distillation import DistillConfig
 
     try:
-        return DistillConfig(temperature=temperature, alpha=alpha)
+        return DistillConfig(temperature=temperature, alpha=alpha, fading=fading)
     except ValueError as error:
         raise UsageError(f"--{error}", "2 and 0.5 are the defaults") from error
 

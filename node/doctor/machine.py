@@ -25,6 +25,7 @@ from node.training.checkpoint_room import checkpoint_bytes, estimates_bytes, exp
 from p2ptrain import tasks
 from p2ptrain.tasks.base import identity_of
 from p2ptrain.training import Trainer
+from p2ptrain.training.logits_trainer import LogitsTrainer, is_of_logits
 from p2ptrain.training.model import frozen_bytes
 from p2ptrain.training.preflight import Preflight, is_built_in, preflight
 
@@ -90,7 +91,11 @@ def model_of(subject: Subject) -> Model:
     task = tasks.get(config.task.name, **config.task.options)
     shard, seed = own_data(config, "doctor")
     trainer = Trainer(task, config.train, shard, data_seed=seed)
-    run = run_info(config, trainer.fingerprint, trainer.vector(), identity_of(task, trainer.model))
+    if is_of_logits(config.train):
+        logits = LogitsTrainer(trainer)
+        run = run_info(config, logits.fingerprint, logits.initial_vector())
+    else:
+        run = run_info(config, trainer.fingerprint, trainer.vector(), identity_of(task, trainer.model))
     trial = None if is_built_in(task) else preflight(task, config.train, shard, data_seed=seed)
     return Model(
         parameters=trainer.numel,

@@ -46,6 +46,7 @@ from node.events.journal import Emit, Journal
 from node.metrics.energy import Meter
 from node.privacy.budget import PrivacyBudget
 from node.roles import byzantine
+from node.roles.logits_check import check_logits
 from node.roles.memory_forecast import genesis_filed_from
 from node.roles.personal_check import check_personal
 from node.roles.privacy_check import check_first_round, check_ledger, check_privacy, private_training
@@ -96,10 +97,11 @@ from p2ptrain.tasks.base import whole_batches
 from p2ptrain.tasks.sharding import shards_of
 from p2ptrain.training import Learner, Trainer
 from p2ptrain.training.anchor_optimizer import ONE_MATRIX, AnchorOptimizer
-from p2ptrain.training.base import HoldsSlices, TellsInnerState
+from p2ptrain.training.base import HoldsSlices, KeepsItsModel, TellsInnerState
 from p2ptrain.training.ditto import DittoTrainer
 from p2ptrain.training.flat import vector_pieces
 from p2ptrain.training.late_average import LATE, LateAverage
+from p2ptrain.training.logits_trainer import LogitsTrainer, is_of_logits
 
 DIGEST_BYTES = 32
 RUN_ID_BYTES = 16
@@ -122,6 +124,12 @@ def not_metered(device: torch.device, use: ProcessUse) -> Meter | None:
 
 TrainerOf = Callable[[Config, str], Learner]
 """Builds what trains the task, for the node with this peer id."""
+
+
+def own_learner(config: Config, peer_id: str, *, spend: Spend | None = None) -> Trainer | LogitsTrainer:
+    """Return `own_trainer`, or what shares its logits where the run's members do."""
+    trainer = own_trainer(config, peer_id, spend=spend)
+    return LogitsTrainer(trainer) if is_of_logits(config.train) else trainer
 
 
 def own_trainer(config: Config, peer_id: str, *, spend: Spend | None = None) -> Trainer:
@@ -176,7 +184,7 @@ class NodeContext:
     """Returns the energy meter of training on a device, by processes that take so much."""
     reads_device: ReaderOf | None = None
     """Returns what reads the machine for `[participation]`; None: a simulation, whose nodes always train."""
-    trainer_of: TrainerOf = own_trainer
+    trainer_of: TrainerOf = own_learner
     """Builds what trains the task: `own_trainer`, or another in a process of its own."""
     private: PrivateMembership | None = None
     """Its membership of a private swarm; None in an open swarm."""
@@ -223,6 +231,7 @@ def check_runnable(config: Config) -> None:
     check_visits(config)
     check_privacy(config)
     check_personal(config)
+    check_logits(config)
     check_secure(config)
     if "moments" in config.sync.spec().wants:
         _check_moments(config)
@@ -408,9 +417,10 @@ def learner_of(config: Config, around: NodeContext) -> tuple[Learner, torch.Tens
     if around.privacy is None:
         trainer = around.trainer_of(config, around.identity.peer_id)
     else:  # then it trains in this process (check_privacy)
-        trainer = own_trainer(config, around.identity.peer_id, spend=around.privacy.spend)
-        check_first_round(config, around.privacy, trainer)
-    return trainer, trainer.vector()
+        own = own_learner(config, around.identity.peer_id, spend=around.privacy.spend)
+        check_first_round(config, around.privacy, own.own if isinstance(own, LogitsTrainer) else own)
+        trainer = own
+    return trainer, trainer.initial_vector() if implements(trainer, KeepsItsModel) else trainer.vector()
 
 
 def _strategy(config: Config, genesis_d: torch.Tensor, own: str, learner: Learner) -> SyncStrategy:

@@ -5,6 +5,7 @@ from node.system.errors import UsageError
 from node.system.ranks import SiteProcess
 from p2ptrain import inner
 from p2ptrain.tasks import TaskError
+from p2ptrain.training.logits_trainer import is_of_logits
 from p2ptrain.training.site.site_config import SiteConfig
 
 
@@ -57,6 +58,7 @@ def _check_settings(config: Config) -> None:
         (bool(config.participation.names), "pauses: all its ranks would have to pause", "leave out [participation]"),
         (config.privacy.on, f"privacy.privatizer={config.privacy.privatizer}: its ranks share a batch", "leave it out"),
         (bool(train.local), f"train.local={list(train.local)}: its ranks hold the model in parts", "leave it out"),
+        (is_of_logits(train), "train.shares=logits: its ranks hold the model in parts", "leave it out"),
         (
             config.personal.find() is not None,
             "personal model: its ranks hold one model in parts",

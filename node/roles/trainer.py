@@ -52,10 +52,11 @@ from node.roles.assembly import (
     UserLearner,
     learner_of,
     make_node,
-    own_trainer,
+    own_learner,
     run_info,
 )
 from node.roles.budgeting import check_budget, within_budget
+from node.roles.logits_check import check_logits
 from node.roles.observer import observe, observes
 from node.roles.own_region import keep_region, scope_of, surveyor, with_chosen_region, with_kept_region
 from node.roles.personal_check import check_personal
@@ -133,7 +134,7 @@ def main(
     passphrase: bytes | None = None,
     tried: bool = False,
     user_loop: "UserLoop | None" = None,
-    trainer_of: TrainerOf = own_trainer,
+    trainer_of: TrainerOf = own_learner,
     process: HeldProcess = FREE,
 ) -> int:
     """Run a node to its end and return the exit code. The caller holds the lock of `node_dir`. `fits` is called once
@@ -220,7 +221,7 @@ async def run(
     fits: Callable[[], None] = lambda: None,
     passphrase: bytes | None = None,
     tried: bool = False,
-    trainer_of: TrainerOf = own_trainer,
+    trainer_of: TrainerOf = own_learner,
     user_loop: UserLoop | None = None,
     process: HeldProcess = FREE,
     privacy: PrivacyBudget | None = None,
@@ -237,6 +238,7 @@ async def run(
     check_budget(config, user_loop=user_loop is not None)
     check_privacy(config, user_loop=user_loop is not None)
     check_personal(config, user_loop=user_loop is not None)
+    check_logits(config, user_loop=user_loop is not None)
     config = with_kept_region(config, node_dir)
     held = credentials.load(node_dir, passphrase)
     emit.redact.learn(*held.secrets())

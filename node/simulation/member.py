@@ -19,7 +19,7 @@ from gossip.transport.memory.network import MemoryNetwork, MemoryTransport
 from node.config.schema import AttackSection, Config
 from node.events.event_types import Event, Failed, Finished, Interrupted
 from node.events.log import EventLog
-from node.roles.assembly import NodeContext, make_node, own_trainer
+from node.roles.assembly import NodeContext, make_node, own_learner
 from node.roles.trainer import announce_start, finish, live
 from node.simulation.derived import identity_of, rng_of
 from node.simulation.machine_disk import VirtualCheckpointStore, VirtualDisk
@@ -258,7 +258,7 @@ class Member:
             config = self._settings(transport)
             keep_settings(self.folder, config.to_toml())
             around = NodeContext(
-                trainer_of=partial(own_trainer, spend=unaccounted),
+                trainer_of=partial(own_learner, spend=unaccounted),
                 identity=self.identity,
                 transport=transport,
                 executor=process.executor,

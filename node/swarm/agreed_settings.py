@@ -50,6 +50,10 @@ NEWER: Final = {
     ("train", "inner_steps_schedule"): "constant",
     ("train", "late_average"): 0.0,
     ("train", "step_normalization"): "none",
+    ("train", "shares"): "parameters",
+    ("train", "public_digest"): "",
+    ("train", "distill_temperature"): 1.0,
+    ("train", "distill_rate"): 1.0,
 }
 """Settings that releases before this one did not know, with what these do. A manifest has them only where they are
 something else: so older members take the others' manifests, and the digest of a recipe stays what it was."""

@@ -262,4 +262,5 @@ def _origin(found: Sequence[RunModels], wishes: Wishes) -> dict[str, Any]:
         "ensemble": wishes.ensemble or len(found) > 1,
         "temperature": wishes.distill.temperature,
         "alpha": wishes.distill.alpha,
+        "fading": wishes.distill.fading,
     }

@@ -26,6 +26,7 @@ from p2ptrain.tasks import Generative, Shard, Task
 from p2ptrain.tasks.hf import ProductGap, product_gap
 from p2ptrain.tasks.metrics import Measures
 from p2ptrain.training import Trainer
+from p2ptrain.training.logits_trainer import is_of_logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,13 @@ def load(checkpoint: Checkpoint, *, device: str = "cpu", overrides: dict[str, An
 
 def mean_model(models: list[LoadedModel]) -> torch.Tensor:
     """Return the mean of the models' shared parameters, fp32 (d,), for the first one to measure. Where there are local
-    ones, that one takes up their mean: the mean of whole models, which is no member's."""
+    ones, that one takes up their mean: the mean of whole models, which is no member's. UsageError where members share
+    logits: each has a model of its own then."""
+    if any(is_of_logits(model.trainer.config) for model in models):
+        raise UsageError(
+            "the members of this run share logits (train.shares), and each has a model of its own: they have no mean",
+            "give one node's folder; `p2ptrain distill RUN --ensemble` makes one model of all",
+        )
     if models[0].trainer.local is not None:
         held = [model.trainer.local_values() for model in models]
         models[0].trainer.load_untrained({name: torch.stack([its[name] for its in held]).mean(0) for name in held[0]})

@@ -17,7 +17,7 @@ import torch
 from p2ptrain.inner.inner_state import BufferPart, InnerState
 from p2ptrain.protocols import implements
 from p2ptrain.saved.tensor_file import Storable
-from p2ptrain.training.base import Learner, ProtectsData, TakesSnapshots, TellsInnerState
+from p2ptrain.training.base import KeepsItsModel, Learner, ProtectsData, TakesSnapshots, TellsInnerState
 from p2ptrain.training.device_copies import GATHERED, Gathering
 
 
@@ -244,7 +244,8 @@ class InnerLoop:
         return self.trainer.vector(), GATHERED
 
     def _state(self) -> dict[str, Storable]:
-        return self._keep({name: value for name, value in self.trainer.state_view().items() if name != "parameters"})
+        given = () if implements(self.trainer, KeepsItsModel) else ("parameters",)
+        return self._keep({name: value for name, value in self.trainer.state_view().items() if name not in given})
 
     def settle(self) -> None:
         """Apply the queued changes."""

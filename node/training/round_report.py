@@ -158,7 +158,7 @@ def checkpoint_of(
     """Return the checkpoint from which `resume` (roles/assembly.py) goes on, and from which the model is exported."""
     storable: dict[str, Storable] = {
         name if name.startswith(UNTRAINED_PREFIX) else f"trainer.{name}": value
-        for name, value in {**state, "parameters": theta_d}.items()
+        for name, value in {"parameters": theta_d, **state}.items()
     }
     tensors = {name: value for name, value in storable.items() if isinstance(value, torch.Tensor)}
     tensors |= {f"sync.{name}": value for name, value in sync.items()}

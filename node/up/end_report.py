@@ -30,6 +30,7 @@ from node.up.supervisor import NodeProcess, Outcome
 from p2ptrain.tasks import Generative
 from p2ptrain.tasks.hf import ProductGap
 from p2ptrain.tasks.metrics import metric_units
+from p2ptrain.training.logits_trainer import is_of_logits
 
 SAMPLE_BYTES = 200
 SAMPLE_TEMPERATURE = 0.8
@@ -60,19 +61,20 @@ def make_report(plan: Plan, outcome: Outcome) -> Report:
     honest = [node for node in outcome.finished if not node.plan.byzantine]
     assert honest, "the caller has checked that an honest node finished"
     models = [load_run(node.folder, device=plan.nodes[0].config.train.device) for node in honest]
-    mean_d = mean_model(models)
+    shares_logits = is_of_logits(models[0].trainer.config)  # then each has a model of its own, and there is no mean
+    shown_d = models[0].vector_d if shares_logits else mean_model(models)
     summaries = _summaries(honest)
-    measures = models[0].measure(mean_d)
+    measures = models[0].measure(shown_d)
     totals = SwarmTotals(
         eval_loss_first=mean([each.eval_loss_first for each in summaries]),
         eval_loss_last=last_evaluation(summaries),
-        eval_loss_mean_model=measures.loss,
-        consensus_distance=consensus_distance(models),
+        eval_loss_mean_model=None if shares_logits else measures.loss,
+        consensus_distance=None if shares_logits else consensus_distance(models),
         honest=len(plan.nodes) - plan.byzantine,
         byzantine=plan.byzantine,
         wall_s=round(outcome.seconds, 3),
         updates_in_time=mean([each.updates_in_time for each in summaries]),
-        own=dict(measures.own),
+        own={} if shares_logits else dict(measures.own),
         bytes_sent=mean([each.bytes_sent for each in summaries]),
         sent_bits=mean([each.sent_bits for each in summaries]),
         published_bits=mean([each.published_bits for each in summaries]),
@@ -87,9 +89,9 @@ def make_report(plan: Plan, outcome: Outcome) -> Report:
         metric=first.task.metric,
         units=metric_units(first.task),
         own_before=dict(first.measure(first.genesis_d).own) if measures.own else {},
-        gap=adapter_gap(models),
+        gap=None if shares_logits else adapter_gap(models),
         before=_sample(first, seed, x_d=first.genesis_d),
-        after=_sample(first, seed, x_d=mean_d),
+        after=_sample(first, seed, x_d=shown_d),
     )
 
 
@@ -115,7 +117,11 @@ def _figures(report: Report, plan: Plan, outcome: Outcome) -> list[tuple[str, Te
     nodes, totals = report.summary.nodes, report.summary.swarm
     rows = [("eval loss", _loss_line(report))]
     if len(nodes) > 1:
-        rows.append(("", Text(f"of the averaged model; the nodes' own: {text.loss(totals.eval_loss_last)} on average")))
+        own = text.loss(totals.eval_loss_last)
+        what = f"of the averaged model; the nodes' own: {own} on average"
+        if totals.eval_loss_mean_model is None:
+            what = "of the nodes' own models, on average: they share logits, and have no common model"
+        rows.append(("", Text(what)))
     rows += [(name, Text(_own_line(report, name, value))) for name, value in totals.own.items()]
     if report.gap is not None:
         rows.append(("product gap", Text(report.gap.words())))
@@ -127,7 +133,8 @@ def _figures(report: Report, plan: Plan, outcome: Outcome) -> list[tuple[str, Te
     refused = _refused(nodes)
     if refused:
         rows.append(("refused", Text(refused)))
-    rows.append(("agreement", Text(f"models {totals.consensus_distance or 0:.3g} apart (root mean square, L2)")))
+    if totals.consensus_distance is not None:
+        rows.append(("agreement", Text(f"models {totals.consensus_distance:.3g} apart (root mean square, L2)")))
     for node in outcome.nodes:
         if node.code != 0:
             why = node.progress.error or describe_code(node.code)
@@ -155,6 +162,7 @@ def _rounds(nodes: Sequence[NodeSummary], inner_steps: int) -> list[tuple[str, T
 def _loss_line(report: Report) -> Text:
     totals = report.summary.swarm
     first, last = totals.eval_loss_first, totals.eval_loss_mean_model
+    last = totals.eval_loss_last if last is None else last
     part = f"  ({last / first:.2f} of the first)" if first and last is not None else ""
     return Text.assemble(
         f"{text.loss(first)} -> ",

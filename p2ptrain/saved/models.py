@@ -172,6 +172,8 @@ def state_dict(models: Sequence[SavedModel]) -> dict[str, torch.Tensor]:
     """
     check_finite(models)
     first = models[0]
+    if len(models) > 1 and _section(first.meta, "train").get("shares") == "logits":
+        raise SavedModelError("the members share logits, and each has a model of its own: name one of them")
     for other in models[1:]:
         names = [model.meta["model"] for model in (first, other) if model.meta.get("model") is not None]
         if other.vector_d.shape != first.vector_d.shape or (len(names) > 1 and names[0] != names[1]):

@@ -136,6 +136,16 @@ class Identified(Protocol):
 
 
 @runtime_checkable
+class HasPublicBatch(Protocol):
+    """A task with a batch that is everybody's, for members whose models differ in shape: they share what these say of
+    it, and no parameters (`train.shares = "logits"`). No node trains on its targets."""
+
+    def public_batch(self) -> Batch:
+        """Return it: inputs and targets, the same on every node and at every call. Of the targets their shape counts,
+        and which of them are below 0: these predictions do not count. TaskError where there is none."""
+
+
+@runtime_checkable
 class TensorParallel(Protocol):
     """A task whose model several ranks of a site can compute together, matrix by matrix (`site.tensor`)."""
 
@@ -159,7 +169,7 @@ class PipelineParallel(Protocol):
 
 
 OPTIONAL = (
-    *("keeps_dtypes", "whole_batches", "derived_metrics", "shard_eval_batches", "identity"),
+    *("keeps_dtypes", "whole_batches", "derived_metrics", "shard_eval_batches", "identity", "public_batch"),
     *("share_tensors", "cut_stages"),
 )
 """What a task need not have, beside what is asked for by name: one that is made of another passes it on."""

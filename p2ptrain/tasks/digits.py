@@ -23,7 +23,9 @@ Indices = npt.NDArray[np.int64]
 
 PARTITIONS = ("iid", "dirichlet", "label")
 CLASSES = 10
-PIXELS = 64
+PIXELS, SIDE = 64, 8
+CONV_SIDE = 3
+"""Of what two 3 x 3 convolutions leave of 8 x 8 pixels, the second with stride 2."""
 MAX_PIXEL = 16.0
 
 HIDDEN = 64
@@ -34,6 +36,12 @@ PARTITION_SEED = 1797
 
 MIN_EXAMPLES = 1
 """A Dirichlet draw may leave a shard empty; it then takes examples from the largest, up to this many."""
+
+MODELS = ("mlp", "wide", "conv")
+WIDE = 160
+"""Width of the one hidden layer of `wide`: 12k parameters."""
+CHANNELS = 16
+"""Of the two convolutions of `conv`: 5k parameters."""
 
 EPSILON = 3e-2
 """A node has known its 180 digits of 1,437 by heart after six rounds. With 1e-8 eight nodes then end at twice the loss
@@ -51,10 +59,12 @@ class Pool(NamedTuple):
 
 
 class Digits:
-    """Classify handwritten digits with a small MLP.
+    """Classify handwritten digits with a small model.
 
     Options: `partition` (iid, dirichlet, label) and `alpha`, the Dirichlet concentration: the smaller, the more a shard
-    has of few digits (0.3 is a common hard case; 100 is close to iid). TaskError on any that cannot be.
+    has of few digits (0.3 is a common hard case; 100 is close to iid); `model`: mlp, wide (one hidden layer) or conv;
+    `public`: how many of the digits to train on are everybody's public batch, and in no shard. TaskError on any that
+    cannot be.
     """
 
     name = "digits"
@@ -62,17 +72,33 @@ class Digits:
     units: ClassVar[Mapping[str, str]] = {OWN_SHARD: "nats per digit"}
     optimizer_options: ClassVar[Mapping[str, Mapping[str, object]]] = {"adamw": {"epsilon": EPSILON}}
 
-    def __init__(self, partition: str = "iid", alpha: float = 0.3) -> None:
+    def __init__(self, partition: str = "iid", alpha: float = 0.3, model: str = "mlp", public: int = 0) -> None:
         if partition not in PARTITIONS:
             raise TaskError(f"digits has no partition {partition!r}; there are: {', '.join(PARTITIONS)}")
         if not 0 < alpha < float("inf"):
             raise TaskError(f"alpha must be a positive number, not {alpha}")
-        self.partition, self.alpha = partition, alpha
-        self.train, self.held_out = _pools()
+        if model not in MODELS:
+            raise TaskError(f"digits has no model {model!r}; there are: {', '.join(MODELS)}")
+        self.partition, self.alpha, self._model = partition, alpha, model
+        train, self.held_out = _pools()
+        if not 0 <= public < len(train.labels):
+            raise TaskError(f"public must be between 0 and {len(train.labels) - 1} digits, not {public}")
+        self.public, self.train = Pool(*(each[:public] for each in train)), Pool(*(each[public:] for each in train))
         self._shards: dict[int, tuple[list[Indices], list[Indices]]] = {}  # by count; a node asks for one
 
     def build_model(self) -> nn.Module:
         """64 pixels to 10 logits, with LayerNorm (never BatchNorm: replicas with unequal data are averaged)."""
+        if self._model == "wide":
+            return nn.Sequential(nn.Linear(PIXELS, WIDE), nn.GELU(), nn.Linear(WIDE, CLASSES))
+        if self._model == "conv":
+            sides = nn.Unflatten(1, (1, SIDE, SIDE))
+            body = [
+                nn.Conv2d(1, CHANNELS, 3, padding=1),
+                nn.GELU(),
+                nn.Conv2d(CHANNELS, CHANNELS, 3, stride=2),
+                nn.GELU(),
+            ]
+            return nn.Sequential(sides, *body, nn.Flatten(), nn.Linear(CHANNELS * CONV_SIDE**2, CLASSES))
         layers = [nn.Linear(PIXELS, HIDDEN), nn.LayerNorm(HIDDEN), nn.GELU()]
         layers += [nn.Linear(HIDDEN, HIDDEN), nn.LayerNorm(HIDDEN), nn.GELU()]
         return nn.Sequential(*layers, nn.Linear(HIDDEN, CLASSES))
@@ -92,6 +118,12 @@ class Digits:
         """Return these digits of the shard: fp32 (n, 64) and int64 (n,)."""
         chosen = torch.from_numpy(self.examples(shard)[list(numbers)])
         return self.train.images[chosen], self.train.labels[chosen]
+
+    def public_batch(self) -> Batch:
+        """Return everybody's digits: fp32 (n, 64), and int64 (n,) zeros. TaskError where `public` is 0."""
+        if not len(self.public.labels):
+            raise TaskError("digits has no public batch: set task.public to a number of digits, such as 300")
+        return self.public.images, torch.zeros_like(self.public.labels)
 
     def eval_batches(self, limit: int) -> list[Batch]:
         """Return the first `limit` of the held-out 20%, which are in random order."""

@@ -152,6 +152,14 @@ class TellsInnerState(Learner, Protocol):
 
 
 @runtime_checkable
+class KeepsItsModel(Learner, Protocol):
+    """A learner whose vector is no model: its checkpoints have the `parameters` of its state in place of a vector."""
+
+    def initial_vector(self) -> torch.Tensor:
+        """Return the vector (d,) that all members begin from, whatever their models."""
+
+
+@runtime_checkable
 class HoldsSlices(Protocol):
     """A learner whose vectors may lie in slices in several processes: they are `SlicedVector`s then."""
 

@@ -1,8 +1,14 @@
 """Knowledge distillation: a student learns what a teacher says of each example, beside the right answer.
 
-    loss = alpha T^2 KL(teacher_T || student_T) + (1 - alpha) loss of the task
+    loss = a T^2 KL(teacher_T || student_T) + (1 - a) loss of the task
+    a    = alpha min(1, 2 (1 - r)), 0 where r >= 1      r: the teacher's loss over the student's, of newest batches
 
 with both distributions at temperature T (Hinton et al., 1503.02531): T^2 keeps the gradient's size where T changes.
+
+The teacher's share falls with its lead: with half of the student's loss it has all of alpha, and once the student has
+caught up it has none, for it would hold the student back. The losses are those of the batches that are trained on,
+which both models are asked about anyway, so that no held-out example has a say.
+
 The task is wrapped, so that a `Trainer` trains the student as it trains everything else: schedule, optimizer, clipping
 and micro-batches are its own.
 """
@@ -20,9 +26,11 @@ from p2ptrain.tasks.base import OPTIONAL, Batch, Shard, Task, TaskError, optimiz
 from p2ptrain.tasks.batches import pair_of
 from p2ptrain.tasks.calling import calling
 from p2ptrain.training.evaluator import are_logits
+from p2ptrain.training.heard_model import HeardModel, logits_in
+from p2ptrain.training.train_config import MOST_TEMPERATURE
 
-MOST_TEMPERATURE: Final = 100.0
-"""Beyond it both distributions are all but even, and T^2 multiplies rounding. Chosen; 2 to 4 are common."""
+REMEMBERED: Final = 0.9
+"""Weight of the ratio so far in its moving average: some ten batches, since one of 16 examples tells little. Chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +40,42 @@ class DistillConfig:
     temperature: float = 2.0
     """T: what both distributions' logits are divided by."""
     alpha: float = 0.5
-    """Share of the teacher's words in the loss; 0: the task's loss alone, and no teacher is asked."""
+    """Largest share of the teacher's words in the loss; 0: the task's loss alone, and no teacher is asked."""
+    fading: bool = True
+    """Whether that share falls with the teacher's lead; else it is alpha throughout."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and 0 < self.temperature <= MOST_TEMPERATURE):
             raise ValueError(f"temperature must be above 0 and at most {MOST_TEMPERATURE:g}, not {self.temperature:g}")
         if not (math.isfinite(self.alpha) and 0 <= self.alpha <= 1):
             raise ValueError(f"alpha must be between 0 and 1, not {self.alpha:g}")
+
+
+class TeacherLead:
+    """How far the teacher is ahead of the student, from their losses on the newest batches. Losses of a batch count
+    from the next one on, so that a batch has the same share whether it is cut or not."""
+
+    def __init__(self) -> None:
+        self._ratio: float | None = None
+        self._teacher, self._student = 0.0, 0.0
+
+    def note(self, teacher: float, student: float, predictions: int) -> None:
+        """Add both models' mean losses of a batch, or of a piece of one with so many predictions."""
+        self._teacher += teacher * predictions
+        self._student += student * predictions
+
+    def begin_batch(self) -> None:
+        """Take up what was noted. What is not finite, and a student without any loss, tells nothing."""
+        teacher, student, self._teacher, self._student = self._teacher, self._student, 0.0, 0.0
+        if not (math.isfinite(teacher) and math.isfinite(student) and student > 0):
+            return
+        ratio = max(0.0, teacher / student)
+        self._ratio = ratio if self._ratio is None else REMEMBERED * self._ratio + (1 - REMEMBERED) * ratio
+
+    @property
+    def share(self) -> float:
+        """Of alpha that the teacher has: 1 where its loss is half of the student's or less, 0 where it is no less."""
+        return 1.0 if self._ratio is None else min(1.0, max(0.0, 2 * (1 - self._ratio)))
 
 
 def distillation_loss(
@@ -73,6 +110,7 @@ class DistilledTask:
     def __init__(self, task: Task, teacher: nn.Module, config: DistillConfig) -> None:
         """`teacher` gives logits of the task's classes, in eval mode, on the device that trains."""
         self._task, self._teacher, self._config = task, teacher, config
+        self.lead = TeacherLead()
         self.name, self.metric = task.name, task.metric
         self.optimizer_options = optimizer_options(task)
         for optional in OPTIONAL:
@@ -85,6 +123,7 @@ class DistilledTask:
 
     def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
         """Return the task's batch, marked as one to train on."""
+        self.lead.begin_batch()
         with calling(self._task, "train_batch"):
             return Taught(batch=self._task.train_batch(step, seed=seed, shard=shard, size=size))
 
@@ -102,13 +141,16 @@ class DistilledTask:
         with calling(self._task, "loss"):
             if not isinstance(batch, Taught):
                 return self._task.loss(model, batch)
-            student, alpha = _Heard(model), self._config.alpha
+            student = HeardModel(model)
             answer = self._task.loss(student, batch.batch)
+            if self._config.alpha == 0:
+                return answer
+            teacher_loss, logits = self._said(batch.batch)
+            self.lead.note(float(teacher_loss), float(answer.detach()), self._task.tokens(batch.batch))
+            alpha = self._config.alpha * (self.lead.share if self._config.fading else 1.0)
             if alpha == 0:
                 return answer
-            said = distillation_loss(
-                student.logits, self._said(batch.batch), _counted(batch.batch), self._config.temperature
-            )
+            said = distillation_loss(student.logits, logits, _counted(batch.batch), self._config.temperature)
             return said * alpha + answer * (1 - alpha) if alpha < 1 else said
 
     def check(self, student: nn.Module, batch: Batch) -> None:
@@ -117,19 +159,20 @@ class DistilledTask:
         if pair is None:
             raise TaskError(f"the batches of {self.name} are no inputs with targets: there is nothing to distil")
         with torch.no_grad():
-            learner = _Heard(student)
+            learner = HeardModel(student)
             self._task.loss(learner, batch)
-            ours, theirs = learner.logits, self._said(batch)
+            ours, theirs = learner.logits, self._said(batch)[1]
         if not (are_logits(ours, pair[1]) and are_logits(theirs, pair[1])):
             raise TaskError(f"the models of {self.name} give no logits of its targets: there is nothing to distil")
         if ours.shape != theirs.shape:
             raise TaskError(f"the student tells {ours.shape[-1]} classes apart, and the teacher {theirs.shape[-1]}")
 
     @torch.no_grad()
-    def _said(self, batch: Batch) -> torch.Tensor:
-        teacher = _Heard(self._teacher)
-        self._task.loss(teacher, batch)  # the task knows how its models are called
-        return teacher.logits
+    def _said(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The teacher's loss, and its logits."""
+        teacher = HeardModel(self._teacher)
+        loss = self._task.loss(teacher, batch)  # the task knows how its models are called
+        return loss, teacher.logits
 
 
 @dataclass(frozen=True)
@@ -137,25 +180,6 @@ class Taught:
     """A batch to train on; others are to evaluate on."""
 
     batch: Batch
-
-
-class _Heard(nn.Module):
-    """A model whose newest output is kept."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.logits = torch.empty(0, dtype=torch.float32)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        output = self.model(*args, **kwargs)
-        self.logits = logits_in(output)
-        return output
-
-
-def logits_in(output: Any) -> torch.Tensor:
-    """Return the logits that a model returned, alone or, as transformers' models do, in a record."""
-    return getattr(output, "logits", output)  # type: ignore[no-any-return]  # whatever the task's model returns
 
 
 def _counted(batch: Batch) -> torch.Tensor:

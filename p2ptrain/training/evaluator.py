@@ -13,6 +13,7 @@ from p2ptrain.tasks.base import OWN_SHARD, Batch, Derived, HoldsOutOwn, Shard, T
 from p2ptrain.tasks.batches import pair_of
 from p2ptrain.tasks.calling import TaskFaultError, calling, checked_loss
 from p2ptrain.tasks.metrics import Means, Measures, Metrics, checked_metrics, own_metrics
+from p2ptrain.training.heard_model import HeardModel
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.micro_batch import MicroBatch
 from p2ptrain.training.model import bind_parameters, release_parameters
@@ -101,6 +102,27 @@ class Evaluator:
             if not are_logits(logits, targets):
                 raise ValueError(f"the outputs of {self._task.name} are no logits of its targets")
             return logits.flatten(0, -2)[:PREDICTIONS].double().log_softmax(-1).cpu()  # type: ignore[no-any-return]
+
+    def logits(self, x_d: torch.Tensor, batches: list[Batch]) -> torch.Tensor:
+        """Return what the model `x_d` (d,) says of `batches`: logits fp32 (n, classes) on the CPU, n predictions in
+        their order. ValueError on another shape, and for a model whose outputs are no logits of its targets."""
+        with self._bound(x_d) as model:
+            return torch.cat(
+                [self._micro.fitting(it, partial(self._said, model, it), self._machine.free) for it in batches]
+            )
+
+    def _said(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        found: list[torch.Tensor] = []
+        for piece, _ in self._micro.cut(batch):
+            heard = HeardModel(model)
+            piece = self._machine.take(piece)
+            with calling(self._task, "loss"), self._machine.autocast():
+                self._task.loss(heard, piece)
+            pair = pair_of(piece)
+            if pair is None or not are_logits(heard.logits, pair[1]):
+                raise ValueError(f"the outputs of {self._task.name} are no logits of its targets")
+            found.append(heard.logits.flatten(0, -2).float().cpu())
+        return torch.cat(found)
 
     @contextmanager
     def _bound(self, x_d: torch.Tensor) -> Iterator[nn.Module]:

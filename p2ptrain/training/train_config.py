@@ -5,15 +5,19 @@ Every member of a swarm should run with the same values (the seed above all: it 
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from p2ptrain import drift, inner, step_normalization, step_schedules
 from p2ptrain.inner.schedule_free import ScheduleFree
 from p2ptrain.step_normalization.base import StepNormalization
 from p2ptrain.training.relative_rates import relative_rates
+
+MOST_TEMPERATURE: Final = 100.0
+"""Beyond it two distributions are all but even, and T^2 multiplies rounding. Chosen; 2 to 4 are common."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +85,17 @@ class TrainConfig:
     local_steps: int = 0
     """First steps of a round that move the local parameters alone; the others then move the shared ones alone (FedRep).
     0: every step moves both."""
+    shares: Literal["parameters", "logits"] = "parameters"
+    """What members share: parameters of one model, or logits of one public batch, for which their models may differ in
+    shape. The task must have such a batch."""
+    public_digest: str = ""
+    """Of logits: the address of the public batch, 64 hex digits. A node whose batch is another does not start. Empty:
+    no check at the start; members with another batch are in another run all the same."""
+    distill_temperature: float = 1.0
+    """Of logits: what both the members' and the own ones are divided by in a public step."""
+    distill_rate: float = 1.0
+    """Of logits: a public step's learning rate, as a share of an own step's. 0: what all say is heard, and not
+    learned."""
     clip_norm: float = 1.0
     """Largest gradient norm (GPT-3, 2005.14165); 0 turns clipping off."""
     seed: int = 0
@@ -111,6 +126,14 @@ class TrainConfig:
         _check("late_average", self.late_average, minimum=0, maximum=1)
         if self.betas is not None and (len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas)):
             raise ValueError(f"betas must be two numbers in [0, 1), not {self.betas}")
+        _check_choice("shares", self.shares, ("parameters", "logits"))
+        if self.public_digest and not re.fullmatch("[0-9a-f]{64}", self.public_digest):
+            raise ValueError(f"public_digest must be 64 hex digits, not {self.public_digest!r}")
+        if not 0 < self.distill_temperature <= MOST_TEMPERATURE:
+            raise ValueError(
+                f"distill_temperature must be in (0, {MOST_TEMPERATURE:g}], not {self.distill_temperature}"
+            )
+        _check("distill_rate", self.distill_rate, minimum=0, maximum=10)
         _check_choice("schedule", self.schedule, ("auto", "cosine", "constant"))
         _check_choice("precision", self.precision, ("auto", "fp32", "bf16"))
         inner.get(self.optimizer, **self.optimizer_options())  # both check their options themselves

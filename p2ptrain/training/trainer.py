@@ -434,6 +434,11 @@ class Trainer(Learner):
         on the held-out examples. Safe beside `step`."""
         return self._evaluator.own_loss(x_d)
 
+    def logits(self, batches: list[Batch], x_d: torch.Tensor | None = None) -> torch.Tensor:
+        """Return what the model `x_d` (d,), or the live one, says of `batches`: logits fp32 (n, classes) on the CPU.
+        Safe beside `step`. ValueError for a model whose outputs are no logits of its targets."""
+        return self._evaluator.logits(self.vector() if x_d is None else x_d, batches)
+
     def divergence(self, own_d: torch.Tensor, others: Iterable[torch.Tensor]) -> float | None:
         """Return how far the predictions of the model `own_d` (d,) are from the mean of those of the `others`, on a few
         held-out examples: KL(mean of theirs || own), in nats a prediction. None without others, and for a task whose

@@ -11,7 +11,14 @@ from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.training import TrainConfig, Trainer
-from p2ptrain.training.distillation import DistillConfig, DistilledTask, Ensemble, Taught, distillation_loss
+from p2ptrain.training.distillation import (
+    DistillConfig,
+    DistilledTask,
+    Ensemble,
+    Taught,
+    TeacherLead,
+    distillation_loss,
+)
 
 
 def logits(*shape: int, seed: int) -> torch.Tensor:
@@ -97,7 +104,7 @@ def test_a_student_of_a_teacher_alone_comes_near_it_and_leaves_it_as_it_was() ->
     task = tasks.get("digits")
     teacher = task.build_model().eval()
     before = [each.clone() for each in teacher.parameters()]
-    taught = DistilledTask(task, teacher, DistillConfig(alpha=1.0))
+    taught = DistilledTask(task, teacher, DistillConfig(alpha=1.0, fading=False))
     trainer = Trainer(taught, TrainConfig(rounds=1, inner_steps=60, warmup_steps=10), Shard())
     batch = taught.train_batch(1000, seed=9, shard=Shard(), size=64)
     apart = float(taught.loss(trainer.model, batch).detach())
@@ -110,10 +117,67 @@ def test_a_student_of_a_teacher_alone_comes_near_it_and_leaves_it_as_it_was() ->
 
 def test_micro_batches_of_a_student_give_the_whole_batch_s_gradient() -> None:
     task = tasks.get("digits")
-    taught = DistilledTask(task, task.build_model().eval(), DistillConfig())
-    whole, cut = (Trainer(taught, TrainConfig(rounds=1, inner_steps=1, batch_size=12), Shard()) for _ in range(2))
+    teacher, config = task.build_model().eval(), TrainConfig(rounds=1, inner_steps=1, batch_size=12)
+    whole, cut = (Trainer(DistilledTask(task, teacher, DistillConfig()), config, Shard()) for _ in range(2))
     cut.take_at_a_time(5)
+    for step in range(3):  # the teacher's share follows from the batches before
+        whole.gradient(step)
+        cut.gradient(step)
     assert torch.allclose(whole.gradient()[1], cut.gradient()[1], atol=1e-6)
+
+
+class Guess(nn.Module):
+    """As sure of class 0 as its one number says."""
+
+    def __init__(self, sure: float) -> None:
+        super().__init__()
+        self.sure = nn.Parameter(torch.tensor(sure, dtype=torch.float32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.sure.expand(len(x)), *[torch.zeros(len(x))] * 9], dim=-1)
+
+
+def test_the_teacher_s_share_falls_with_its_lead_and_ends_where_it_has_none() -> None:
+    task = tasks.get("digits")
+    batch = (torch.zeros(4, 64), torch.zeros(4, dtype=torch.int64))
+    taught = DistilledTask(task, Guess(3.0), DistillConfig(alpha=0.5))
+    teacher_loss = float(task.loss(Guess(3.0), batch).detach())
+    for sure, wanted in ((0.0, None), (2.5, None), (3.0, 0.0), (5.0, 0.0)):
+        taught.lead.__init__()  # type: ignore[misc]
+        taught.loss(Guess(sure), Taught(batch=batch))
+        assert taught.lead.share == 1.0, "what was said of a batch counts from the next one on"
+        taught.lead.begin_batch()
+        ratio = teacher_loss / float(task.loss(Guess(sure), batch).detach())
+        assert taught.lead.share == pytest.approx(min(1, 2 * (1 - ratio)) if wanted is None else wanted, abs=1e-6)
+    assert float(taught.loss(Guess(5.0), Taught(batch=batch)).detach()) == float(task.loss(Guess(5.0), batch).detach())
+
+
+def test_a_batch_without_a_finite_loss_tells_nothing_of_the_lead() -> None:
+    lead = TeacherLead()
+    lead.note(0.5, 1.0, 8)
+    lead.begin_batch()
+    for teacher, student in ((math.nan, 1.0), (1.0, math.inf), (1.0, 0.0), (math.inf, 1.0)):
+        lead.note(teacher, student, 8)
+        lead.begin_batch()
+        assert lead.share == 1.0
+    lead.note(1.5, 1.0, 8)
+    lead.begin_batch()
+    assert lead.share == pytest.approx(2 * (1 - 0.6)), "a tenth of 1.5, and nine of 0.5"
+
+
+def test_a_student_of_a_bad_teacher_learns_as_well_as_alone() -> None:
+    task = tasks.get("digits")
+    config = TrainConfig(rounds=1, inner_steps=150, warmup_steps=10, device="cpu", threads=1)
+    held_out = {}
+    for name, given in (("alone", {"alpha": 0.0}), ("fading", {}), ("constant", {"fading": False})):
+        torch.manual_seed(7)
+        untrained = task.build_model().eval()
+        trainer = Trainer(DistilledTask(task, untrained, DistillConfig(**given)), config, Shard())
+        for _ in range(150):
+            trainer.step()
+        held_out[name] = trainer.evaluate()
+    assert held_out["fading"] < 1.05 * held_out["alone"]
+    assert held_out["constant"] > 1.2 * held_out["alone"], "it is the rule that helps"
 
 
 def test_models_of_different_classes_are_refused() -> None:
