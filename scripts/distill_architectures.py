@@ -65,6 +65,8 @@ class Found:
     loss: float
     sent_bytes: float
     """A round, of one copy."""
+    by_model: dict[str, float]
+    """Accuracy, by architecture."""
 
 
 def main() -> None:
@@ -77,6 +79,7 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, default=0.5, help="of the Dirichlet draws")
     parser.add_argument("--public", type=int, default=300)
     parser.add_argument("--liars", action="store_true", help="the last two of the eight lie")
+    parser.add_argument("--only", default="", help="ways whose name begins so")
     parser.add_argument("--aggregators", nargs="+", default=["trimmed_mean"])
     parser.add_argument("--f", type=int, default=LIARS, help="liars that the rule withstands")
     parser.add_argument("--temperature", type=float, default=1.0)
@@ -94,12 +97,15 @@ def main() -> None:
         for rule in given.aggregators:
             ways[f"logits, {rule}"] = lambda seed, rule=rule: of_logits(given, seed, rule, None)
     for name, way in ways.items():
+        if not name.startswith(given.only):
+            continue
         found = [way(seed) for seed in given.seeds]
         each = [round(100 * it.accuracy, 1) for it in found]
         told = {
             "way": name,
             "accuracy_percent": round(mean(each), 1),
             "each_seed": each,
+            "by_model": [it.by_model for it in found],
             "loss": round(mean(it.loss for it in found), 3),
             "bytes_a_round": round(mean(it.sent_bytes for it in found)),
         }
@@ -203,7 +209,16 @@ def measured(members: Sequence[Member], sent: float) -> Found:
     for own in owns:
         assert isinstance(own.task, Digits)
         accuracies.append(own.task.accuracy(own.model_with()))
-    return Found(accuracy=mean(accuracies), loss=mean(own.evaluate() for own in owns), sent_bytes=sent)
+    by_model = {
+        name: round(100 * mean(it for at, it in enumerate(accuracies) if architecture(at) == name), 1)
+        for name in MODELS
+    }
+    return Found(
+        accuracy=mean(accuracies),
+        loss=mean(own.evaluate() for own in owns),
+        sent_bytes=sent,
+        by_model=by_model,
+    )
 
 
 if __name__ == "__main__":

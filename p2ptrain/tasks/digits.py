@@ -89,16 +89,12 @@ class Digits:
     def build_model(self) -> nn.Module:
         """64 pixels to 10 logits, with LayerNorm (never BatchNorm: replicas with unequal data are averaged)."""
         if self._model == "wide":
-            return nn.Sequential(nn.Linear(PIXELS, WIDE), nn.GELU(), nn.Linear(WIDE, CLASSES))
+            return nn.Sequential(nn.Linear(PIXELS, WIDE), nn.LayerNorm(WIDE), nn.GELU(), nn.Linear(WIDE, CLASSES))
         if self._model == "conv":
-            sides = nn.Unflatten(1, (1, SIDE, SIDE))
-            body = [
-                nn.Conv2d(1, CHANNELS, 3, padding=1),
-                nn.GELU(),
-                nn.Conv2d(CHANNELS, CHANNELS, 3, stride=2),
-                nn.GELU(),
-            ]
-            return nn.Sequential(sides, *body, nn.Flatten(), nn.Linear(CHANNELS * CONV_SIDE**2, CLASSES))
+            left = CHANNELS * CONV_SIDE**2
+            body = [nn.Unflatten(1, (1, SIDE, SIDE)), nn.Conv2d(1, CHANNELS, 3, padding=1), nn.GELU()]
+            body += [nn.Conv2d(CHANNELS, CHANNELS, 3, stride=2), nn.Flatten(), nn.LayerNorm(left), nn.GELU()]
+            return nn.Sequential(*body, nn.Linear(left, CLASSES))
         layers = [nn.Linear(PIXELS, HIDDEN), nn.LayerNorm(HIDDEN), nn.GELU()]
         layers += [nn.Linear(HIDDEN, HIDDEN), nn.LayerNorm(HIDDEN), nn.GELU()]
         return nn.Sequential(*layers, nn.Linear(HIDDEN, CLASSES))

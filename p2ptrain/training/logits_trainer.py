@@ -65,6 +65,7 @@ class LogitsTrainer(Learner):
             self._consensus, config, Shard(), data_seed=own.data_seed, model=shell_of(own.model).train()
         )
         self._has_target = False
+        self._count()
         self._told_d = torch.zeros(self.numel, dtype=torch.float32)
         """The newest snapshot."""
         self._snapshot_d = self._told_d
@@ -83,21 +84,6 @@ class LogitsTrainer(Learner):
     @global_step.setter
     def global_step(self, step: int) -> None:
         self.own.global_step = step
-
-    @property
-    def tokens(self) -> int:
-        """Predictions of own data trained on."""
-        return self.own.tokens
-
-    @property
-    def skipped_steps(self) -> int:
-        """Own steps not taken because loss or gradient was not finite."""
-        return self.own.skipped_steps
-
-    @property
-    def learning_rate(self) -> float | None:
-        """Of the newest own step."""
-        return self.own.learning_rate
 
     @property
     def identity(self) -> bytes:
@@ -153,6 +139,7 @@ class LogitsTrainer(Learner):
         own step's mean loss; None where no step was taken, nor will be."""
         place = self.global_step if schedule_step is None else schedule_step
         loss = self.own.take_step(schedule_step, rate_factor=rate_factor)
+        self._count()
         if loss is not None and self._has_target and self._public_steps.config.learning_rate > 0:
             self._public_steps.load_vector(self.own.vector())
             self._public_steps.step(place, rate_factor=rate_factor)
@@ -239,6 +226,7 @@ class LogitsTrainer(Learner):
         self.own.load_state_dict({name: state[name] for name in state if not name.startswith(CONSENSUS_PREFIX)})
         steps = {name.removeprefix(CONSENSUS_PREFIX): value for name, value in of_public.items()}
         self._public_steps.load_state_dict({**steps, "parameters": self.own.vector()})
+        self._count()
         self._told_d = self._snapshot_d = self.vector()
         if target_d is not None:
             self._aim_at(target_d.clone())
@@ -246,6 +234,11 @@ class LogitsTrainer(Learner):
     def doubts(self) -> list[str]:
         """Return nothing."""
         return []
+
+    def _count(self) -> None:
+        """Take up the counts of own steps: public ones train on nobody's data."""
+        self.tokens, self.skipped_steps = self.own.tokens, self.own.skipped_steps
+        self.learning_rate = self.own.learning_rate
 
     def _heard(self) -> torch.Tensor:
         try:

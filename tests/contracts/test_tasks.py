@@ -23,6 +23,8 @@ VARIANTS = [
     ("digits", {}),
     ("digits", {"partition": "dirichlet", "alpha": 0.3}),
     ("digits", {"partition": "label"}),
+    ("digits", {"model": "wide", "public": 300}),
+    ("digits", {"model": "conv"}),
     ("hf-lm", {"length": 32, "model": TINY_LLAMA}),
     ("hf-lm", {"length": 32, "model": TINY_LLAMA, "lora": 4, "lora_alpha": 16}),
     ("hf-vision", {}),
