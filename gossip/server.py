@@ -9,7 +9,7 @@ strangers together (core/request_limit.py).
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Final, assert_never
 
 import trio
 
@@ -17,11 +17,18 @@ from gossip.allreduce.allreduce_task import AllReducer
 from gossip.blobs.blob import chunk_of
 from gossip.blobs.blob_cache_task import BlobCache
 from gossip.blobs.snapshots_task import Snapshots
+from gossip.class_statistics.statement import SharedPayload
 from gossip.context import ServiceContext
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.identity import peer_id_of
 from gossip.core.ids import Digest, PeerId
-from gossip.core.limits import MAX_STREAMS_PER_PEER, PAUSE_PROTOCOL, SHIFT_PROTOCOL, STREAM_PROTOCOL
+from gossip.core.limits import (
+    MAX_STREAMS_PER_PEER,
+    PAUSE_PROTOCOL,
+    SHIFT_PROTOCOL,
+    STATISTICS_PROTOCOL,
+    STREAM_PROTOCOL,
+)
 from gossip.core.member_messages import BucketsRequest, MembershipRequest, RosterRequest, TermsRequest
 from gossip.core.messages import (
     ChunkRequest,
@@ -37,6 +44,7 @@ from gossip.core.messages import (
     ShiftRequest,
     SnapshotRequest,
     StateRequest,
+    StatisticsRequest,
     encode_answer,
     encode_refusal,
     parse_request,
@@ -50,6 +58,9 @@ from gossip.transport.base import Stream, TransportError
 from gossip.updates.publisher import Payload, Publisher
 from gossip.updates.throughput import Transfer
 from gossip.updates.traffic import Traffic
+
+_PROTOCOLS: Final = (STREAM_PROTOCOL, PAUSE_PROTOCOL, SHIFT_PROTOCOL, STATISTICS_PROTOCOL)
+"""Of the streams that are served."""
 
 
 @dataclass
@@ -90,6 +101,8 @@ class Server:
         self.blob_cache = BlobCache(
             most=context.config.max_payload_bytes, count=context.config.degree, file_for=context.hasher.new_file
         )
+        self.statistics: SharedPayload | None = None
+        """What a neighbour is told of our data where it asks; None: nothing."""
         self._streams: Counter[PeerId] = Counter()
         self._budget = RequestLimit()
 
@@ -101,10 +114,7 @@ class Server:
     async def handle_stream(self, protocol: str, stream: Stream) -> None:
         """Serve one stream to its end; raises nothing of the peer's or the network's making."""
         peer = stream.remote
-        if (
-            protocol not in (STREAM_PROTOCOL, PAUSE_PROTOCOL, SHIFT_PROTOCOL)
-            or self._streams[peer] >= MAX_STREAMS_PER_PEER
-        ):
+        if protocol not in _PROTOCOLS or self._streams[peer] >= MAX_STREAMS_PER_PEER:
             self._context.offence(peer, RemoteError(Reason.PROTOCOL, "too many streams, or one for nothing we know"))
             await stream.reset()
             return
@@ -203,6 +213,8 @@ class Server:
             case ShiftRequest():
                 self._engine.on_shift(peer, request, trio.current_time())
                 return encode_answer()
+            case StatisticsRequest():
+                return self._statistics(peer)
             case _:
                 assert_never(request)
 
@@ -217,6 +229,11 @@ class Server:
         it."""
         if not isinstance(request, ManifestRequest | ChunkRequest) or not self._regional.gives(request.address, peer):
             raise RemoteError(Reason.UNAVAILABLE, "another region gets regions' models, and nothing else")
+
+    def _statistics(self, peer: PeerId) -> bytes:
+        if self.statistics is None or peer in self._engine.listeners:
+            raise RemoteError(Reason.UNAVAILABLE, "no statistics are shared")
+        return encode_answer(self.statistics.envelope, self.statistics.payload)
 
     async def _offer(self, epoch: int, seq: int) -> bytes:
         offer = await self._snapshots.offer(epoch, seq)

@@ -21,6 +21,8 @@ from gossip.allreduce.allreduce_task import AllReducer, ReduceFunction
 from gossip.blobs.hashing_task import Hasher
 from gossip.blobs.snapshots_task import Snapshots
 from gossip.blobs.state_digest_task import StateDigestPublisher
+from gossip.class_statistics.ask_task import ask_statistics
+from gossip.class_statistics.statement import sealed_statistics
 from gossip.context import Notifier, ServiceContext
 from gossip.core.api import (
     Arrivals,
@@ -159,6 +161,7 @@ class GossipService(Handlers):
             quiet=quiet_by(config.quiet_hours, minute_of_day),
             tracked=tracked,
         )
+        self._identity = identity
         self._allreducer = AllReducer(self._context, identity, engine.traffic)
         self._summer = SecureSummer(self._context, identity, engine.traffic, sums_begun)
         self._certified = CertifiedPayloads(self._context, engine.traffic)
@@ -431,6 +434,16 @@ class GossipService(Handlers):
     def shift_claims(self) -> dict[PeerId, int]:
         """Return the neighbours that say that their data have shifted, and by which round each said so last."""
         return self._engine.shifts_said()
+
+    def share_statistics(self, payload: bytes) -> None:
+        """Give these class statistics of our data to every neighbour that asks, from now on. Raises LocalError where
+        they are too large."""
+        self._server.statistics = sealed_statistics(self._identity, self._engine.scope, payload)
+
+    async def neighbours_statistics(self) -> dict[PeerId, bytes]:
+        """Ask all neighbours for class statistics of their data, once, and return what they have signed: their word.
+        One that shares none, or does not answer within the time of a request, is not among them."""
+        return await ask_statistics(self._context)
 
     async def close_round(self, round: int, *, at_most_s: float) -> RoundView:
         """Wait for a quorum of fresh neighbours, or for the deadline; at most `at_most_s` seconds."""

@@ -222,6 +222,7 @@ def conversation() -> dict[str, object]:
         "secure": (messages.SecureRequest(envelope=goodbye), []),
         "pause": (messages.PauseRequest(link=link, seconds=25_200), []),
         "shift": (messages.ShiftRequest(link=link), []),
+        "statistics": (messages.StatisticsRequest(), [record, b"statistics"]),
         "find": (_find(record), [record, [record, record]]),
         **_of_members(),
     }

@@ -48,6 +48,8 @@ class Clinics:
     name = "clinics"
     metric = "nats per patient"
     units: ClassVar[Mapping[str, str]] = {"accuracy": "%", OWN_SHARD: "nats per patient"}
+    classes = 2
+    input_range = (-2.0, 2.0)
 
     def __init__(self) -> None:
         self.features_nd, self.labels_n, self.clinics_n = _patients()

@@ -30,6 +30,7 @@ class EnvelopeKind(StrEnum):
     PART = "part"
     REGIONAL = "regional"
     SECURE = "secure"
+    STATISTICS = "statistics"
 
 
 _KINDS: Final = frozenset(kind.value for kind in EnvelopeKind)

@@ -19,6 +19,9 @@ know it refuses the stream and charges nobody; a request that it cannot read it 
 SHIFT_PROTOCOL: Final = "/p2ptrain/shift/1.0.0"
 """The stream protocol of claims that a member's data have shifted; as that of pauses, for the same reason."""
 
+STATISTICS_PROTOCOL: Final = "/p2ptrain/statistics/1.0.0"
+"""The stream protocol of a member's class statistics; as that of pauses, for the same reason."""
+
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
 
@@ -72,6 +75,10 @@ MAX_MANIFEST_BYTES: Final = MAX_CHUNKS * 34 + 64
 
 MAX_RESPONSE_BYTES: Final = 2 * MIB
 """The largest manifest together with one chunk."""
+
+MAX_STATISTICS_BYTES: Final = 256 * KIB
+"""Of one member's class statistics: four classes with 16,000 coordinates each, or a hundred of 25 x 25 pixels. Those of
+eight neighbours take a second over 16 Mbit/s."""
 
 MAX_GROUP: Final = 64
 """Members of an exchange of parts: 64 of 1 GiB own 16 MiB each. Their names, of 54 bytes each, are only hashed."""

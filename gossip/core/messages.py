@@ -27,6 +27,7 @@ from gossip.core.limits import (
     MAX_MANIFEST_BYTES,
     MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
+    MAX_STATISTICS_BYTES,
     PROTOCOL_VERSION,
 )
 from gossip.core.member_messages import (
@@ -200,6 +201,11 @@ class ShiftRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StatisticsRequest:
+    """Asks for the answerer's class statistics; answered by its STATISTICS envelope and the payload that it names."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FindRequest:
     """Asks for the members of a run nearest to a place (discovery/routing_table.py); answered by the answerer's own
     record and theirs, nearest first. `record`: the asker's own. The envelopes are raw here; b"" stands for none."""
@@ -228,6 +234,7 @@ Request = (
     | SecureRequest
     | PauseRequest
     | ShiftRequest
+    | StatisticsRequest
     | FindRequest
     | MemberRequest
 )
@@ -258,6 +265,8 @@ def encode_request(request: Request) -> bytes:
             return pack(("pause", link, seconds))
         case ShiftRequest(link=link):
             return pack(("shift", link))
+        case StatisticsRequest():
+            return pack(("statistics",))
         case FindRequest(swarm=swarm, run=run, genesis=genesis, target=target, record=record):
             return pack(("find", swarm, run, genesis, target, record))
         case MembershipRequest(page=page):
@@ -286,6 +295,7 @@ _PARSERS: Final[dict[str, Callable[[Fields], Request]]] = {
     "secure": lambda fields: SecureRequest(envelope=fields.binary(MAX_ENVELOPE_BYTES)),
     "pause": lambda fields: PauseRequest(link=fields.binary(MAX_ENVELOPE_BYTES), seconds=fields.integer()),
     "shift": lambda fields: ShiftRequest(link=fields.binary(MAX_ENVELOPE_BYTES)),
+    "statistics": lambda fields: StatisticsRequest(),
     "find": lambda fields: FindRequest(
         swarm=SwarmId(fields.exactly(SWARM_ID_BYTES)),
         run=RunId(fields.exactly(RUN_ID_BYTES)),
@@ -371,6 +381,14 @@ def parse_manifest_answer(raw: bytes | bytearray) -> tuple[bytes, bytes]:
     manifest, chunk = fields.binary(MAX_MANIFEST_BYTES), fields.binary(CHUNK_BYTES)
     fields.end()
     return manifest, chunk
+
+
+def parse_statistics_answer(raw: bytes | bytearray) -> tuple[bytes, bytes]:
+    """Parse an answer into a STATISTICS envelope and its payload. Raises Refused or RemoteError."""
+    fields = _open_response(raw)
+    envelope, payload = fields.binary(MAX_ENVELOPE_BYTES), fields.binary(MAX_STATISTICS_BYTES)
+    fields.end()
+    return envelope, payload
 
 
 def parse_find_answer(raw: bytes | bytearray) -> tuple[bytes, tuple[bytes, ...]]:

@@ -64,6 +64,7 @@ FIXED: Final = {
     "privacy": (),
     "personal": (),
     "shift": (),
+    "warm_up": (),
 }
 """Of the sections that are a machine's own, the keys that may not: among whom the node is, and what it does there. An
 observer's checkpoint has no state of a trainer's optimizer."""

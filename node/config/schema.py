@@ -15,6 +15,7 @@
     [privacy]  what of this node's data the model may tell
     [personal] a second model of this node's own
     [shift]    whether this node watches its own data for shift
+    [warm_up]  what this node tells newcomers of its data, and how it begins as one
 
 `load` merges files in their order, then `--set section.key=value`, and turns every mistake into a UsageError of one
 line. It imports the learning package (and with it torch): commands import this module when they run, not before.
@@ -42,6 +43,7 @@ from node.config.selection_section import SelectionConfig
 from node.config.shift_section import ShiftConfig
 from node.config.toml_source import Raw, inline_table, parse_set
 from node.config.visits_section import VisitsConfig
+from node.config.warm_up_section import WarmUpConfig
 from node.system.errors import UsageError
 from p2ptrain import aggregate, attacks, drift
 from p2ptrain.attacks import Attack
@@ -112,6 +114,7 @@ class Config(BaseModel):
     privacy: PrivacyConfig = PrivacyConfig()
     personal: PersonalConfig = PersonalConfig()
     shift: ShiftConfig = ShiftConfig()
+    warm_up: WarmUpConfig = WarmUpConfig()
 
     def to_toml(self) -> str:
         """Write every setting, defaults included, as a file that `load` reads back to the same configuration."""
@@ -149,6 +152,7 @@ def from_raw(raw: Raw) -> Config:
     _check_selection(config)
     config.privacy.check()
     config.shift.check(private=config.privacy.on)
+    config.warm_up.check(local=bool(config.train.local), unit=config.privacy.find().unit)
     config.attack.find()
     return config
 

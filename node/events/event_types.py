@@ -537,6 +537,37 @@ class ShiftDetected(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StatisticsShared(Event):
+    """Neighbours that ask get class statistics of this node's data, from now on (`[warm_up]`)."""
+
+    name: ClassVar[str] = "statistics_shared"
+
+    bytes: int
+    noise: float | None
+    """Standard deviation of their noise over the largest norm of one example's share; None: they have none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmedUp(Event):
+    """A newcomer has trained its local parameters on synthetic examples, before its first round (`[warm_up]`)."""
+
+    name: ClassVar[str] = "warmed_up"
+
+    round: int
+    steps: int
+    examples: int
+    """Of its own."""
+    members: int
+    """Whose statistics the examples were drawn from: their word."""
+    classes: list[int]
+    """Of which enough members state something."""
+    of_classes: int
+    """How many there are."""
+    loss: float | None
+    """Of the newest step; None where its data are protected."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NeighboursChosen(Event):
     """The node fetches the updates of other neighbours first than in the round before (`[selection]`)."""
 

@@ -39,13 +39,16 @@ from node.events.event_types import (
     SecureRound,
     ShiftDetected,
     Started,
+    StatisticsShared,
     Throttled,
     Unpaused,
     WaitingFor,
+    WarmedUp,
     WarningEvent,
 )
 from node.events.page_address import page_words
 from node.events.shift_words import of_shift
+from node.events.warm_up_words import of_warm_up
 from node.system import text
 from node.system.safe_io import silence
 
@@ -217,6 +220,8 @@ def _words(event: Event) -> tuple[str, str]:
             return f"paused by {event.reason}: {event.why}", "yellow"
         case ShiftDetected():
             return of_shift(event), "yellow"
+        case WarmedUp() | StatisticsShared():
+            return of_warm_up(event), "dim"
         case PrivacyBudgetSpent():
             return _of_spent_privacy(event), "yellow"
         case Unpaused():

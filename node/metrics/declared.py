@@ -33,6 +33,7 @@ from node.events.event_types import (
     SecureRound,
     ShiftDetected,
     Started,
+    WarmedUp,
 )
 from node.events.sent_bits import BITS
 from node.metrics.energy import SOURCES
@@ -857,6 +858,18 @@ METRICS: Final[tuple[Metric, ...]] = (
         wrong="stays beyond 3",
         sources=(Live(lambda now: now.shift_deviation),),
         panel="Node / Shift of own data",
+    ),
+    Metric(
+        name="warm_up_steps",
+        kind="counter",
+        of_training=True,
+        help="Steps that the node has taken on synthetic examples before its first round.",
+        page=(
+            "steps on synthetic examples before the first round ([how-to](how-to/cold-start.md)); 0 where the node did "
+            "not warm up"
+        ),
+        sources=(Added(WarmedUp, "steps"),),
+        panel=NoPanel("it rises once, as a newcomer begins: the event `warmed_up` says by what"),
     ),
     Metric(
         name="privacy_epsilon",

@@ -35,6 +35,11 @@ def disclosures(config: Config) -> list[Disclosure]:
         return [Disclosure("updates, snapshots, checkpoints, losses and metrics", Coverage.UNCOVERED, why)]
     unit = config.privacy.find().unit
     per_round = unit in ("update", "sum")
+    if config.warm_up.share:  # then the unit is an example
+        shared = Disclosure(
+            "class statistics", Coverage.COVERED, "noised once, and a release of their own in the ledger"
+        )
+        return [shared, *_covered(config), *_withheld(per_round=False), *_uncovered(config, per_round=False)]
     if unit == "sum":
         return [*_covered_by_sums(config), *_withheld(per_round=True), *_uncovered(config, per_round=True)]
     return [*_covered(config), *_withheld(per_round=per_round), *_uncovered(config, per_round=per_round)]

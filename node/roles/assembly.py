@@ -76,6 +76,7 @@ from node.training.shift_watching import resume_shifts, shifts_for
 from node.training.snapshots import LARGE, SnapshotCutter
 from node.training.update_counts import UpdateCounts
 from node.training.visiting import check_visits, visitors_for
+from node.training.warming_up import warm_up_for
 from node.visits.visitor_ledger import VisitorLedger
 from p2ptrain import aggregate, inner, tasks
 from p2ptrain.compress.by_parts import cut
@@ -194,6 +195,8 @@ class NodeContext:
     """Records what passes between regions."""
     sums_begun: Path | None = None
     """The file that remembers which secure sums were begun; None: a simulation, whose nodes do not return."""
+    statistics_file: Path | None = None
+    """Keeps the noised statistics that it shares with newcomers; None: nothing does."""
     privacy: PrivacyBudget | None = None
     """What its data may tell, where they are protected."""
     visitor_ledger: VisitorLedger | None = None
@@ -402,6 +405,7 @@ def make_node(
         snapshots=snapshots,
         chooser=chooser_for(config, rule.minimum(), around.rng),
         shifts=shifts_for(config, trainer),
+        warm_up=warm_up_for(config, trainer, around.statistics_file),
         visitors=visitors_for(
             config, run.run_id, trainer, state, private=around.private is not None, ledger=around.visitor_ledger
         ),

@@ -65,6 +65,7 @@ def _check_settings(config: Config) -> None:
             "leave out [personal]",
         ),
         (config.shift.on, f"shift.detector={config.shift.detector}: its ranks share a batch", "leave it out"),
+        (config.warm_up.on, "[warm_up]: its ranks share a batch", "leave it out"),
         (config.visits.on, "visitors: its ranks hold the model in parts", "leave out [visits]"),
         (train.drift != "none", f"train.drift={train.drift}", "leave it at none"),
         (

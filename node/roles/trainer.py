@@ -76,7 +76,7 @@ from node.system.cgroups import HeldProcess
 from node.system.child_process import require_support
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.system.process_use import ProcessUse
-from node.system.run_dir import ADDRESSES, CHECKPOINTS, CROSSINGS, ENERGY, EPOCH, SUMMARY, SUMS_BEGUN
+from node.system.run_dir import ADDRESSES, CHECKPOINTS, CROSSINGS, ENERGY, EPOCH, STATISTICS, SUMMARY, SUMS_BEGUN
 from node.system.signals import until_signal
 from node.training import round_report
 from node.training.budget_meter import BudgetMeter
@@ -103,6 +103,7 @@ from node.training.remote_trainer import RemoteTrainer, TrainerLostError
 from node.training.shift_watching import look_as_newcomer
 from node.training.spent_budget import is_spent, serve_on
 from node.training.sync_loop import follow, synchronize, train
+from node.training.warming_up import share_statistics, warm_up_newcomer
 from node.visits.visit_server import VisitServer
 from node.visits.visitor_ledger import VisitorLedger
 from p2ptrain.saved.nameless_file import NamelessFile
@@ -280,6 +281,7 @@ async def run(
         new_file=partial(NamelessFile, node_dir),
         recorder=CrossingLog(node_dir / CROSSINGS),
         sums_begun=node_dir / SUMS_BEGUN,
+        statistics_file=node_dir / STATISTICS,
         privacy=privacy,
         visitor_ledger=visitors,
         user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id),
@@ -634,10 +636,12 @@ async def _train_and_synchronize(node: Node, *, resumed: bool) -> None:
     ):  # finished, but killed before it could report it
         await round_report.evaluate(node, rounds=node.state.round)
     if not node.state.finished:
+        await share_statistics(node)
         await enter(node, resumed=resumed)
         node.inner.settle()
         if not resumed:
             await look_as_newcomer(node)
+            await warm_up_newcomer(node)
         node.watch.check_margin(len(node.service.neighbours()) + 1)
         node.watch.check_outer()
         node.journal.training_began()

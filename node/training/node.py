@@ -38,6 +38,7 @@ from p2ptrain.training.late_average import LateAverage
 if TYPE_CHECKING:
     from node.training.pausing import Pauses
     from node.training.shift_watching import Shifts
+    from node.training.warming_up import WarmUp
 
 SMALL_MODEL = 1 << 15
 """Parameters up to which encoding, decoding and aggregating (1.1, 0.3 and 3.4 ms, measured) run on the event loop. A
@@ -94,6 +95,8 @@ class Node:
     """Chooses whose updates are fetched first; None: everybody's alike."""
     shifts: "Shifts | None" = None
     """Watches its own data for shift; None: nothing does."""
+    warm_up: "WarmUp | None" = None
+    """Shares statistics of its data, and warms up by others'; None: neither."""
     visitors: Visitors | None = None
     """Devices that are no members, and what they left; None: there are none."""
     snapshots: SnapshotCutter

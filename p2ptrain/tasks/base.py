@@ -127,6 +127,17 @@ class HasExamples(Protocol):
 
 
 @runtime_checkable
+class Classifies(HasExamples, Protocol):
+    """A task that tells classes of real-valued inputs apart, for a newcomer's warm-up (`[warm_up]`). Its batches are
+    pairs: inputs, numbers (n, ...) all of one shape, and labels, int64 (n,)."""
+
+    classes: int
+    """How many classes there are: labels are below it."""
+    input_range: tuple[float, float]
+    """The least and the largest value of an input, known without looking at the data. Others are cut to it."""
+
+
+@runtime_checkable
 class Identified(Protocol):
     """A task with more that members must have alike than the shapes of what is trained: frozen weights, a vocabulary.
     A member with another identity is in another run, and is refused."""

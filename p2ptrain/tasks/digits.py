@@ -71,6 +71,8 @@ class Digits:
     metric = "nats per digit"
     units: ClassVar[Mapping[str, str]] = {OWN_SHARD: "nats per digit"}
     optimizer_options: ClassVar[Mapping[str, Mapping[str, object]]] = {"adamw": {"epsilon": EPSILON}}
+    classes = CLASSES
+    input_range = (0.0, 1.0)
 
     def __init__(self, partition: str = "iid", alpha: float = 0.3, model: str = "mlp", public: int = 0) -> None:
         if partition not in PARTITIONS:

@@ -397,6 +397,34 @@ class Trainer(Learner):
             self.flat.data_d.add_(correction_d)
             self.drift.close_round(correction_d)
 
+    def train_local(self, batches: Iterable[Batch], rate: float) -> float:
+        """Train the local parameters alone on these batches, with AdamW at this constant rate, before the first round.
+        Return the newest loss; nan without a batch. A step whose loss or gradient is not finite is not taken. The run's
+        own optimizer begins afresh after it."""
+        assert self.local is not None, "a model without local parameters"
+        loss = math.nan
+        with self._live:
+            self.machine.pin_threads()
+            warm = AdamW(weight_decay=0.0)
+            warm.attach(self.local.flat)
+            for batch in batches:
+                loss = self._step_local(batch, warm, rate)
+            self.flat.grad_d.zero_()
+            self.local.optimizer.attach(self.local.flat)
+        return loss
+
+    def _step_local(self, batch: Batch, rule: InnerOptimizer, rate: float) -> float:
+        assert self.local is not None, "as `train_local` has found"
+        self.local.flat.grad_d.zero_()
+        with calling(self.task, "loss"):
+            with self.machine.autocast():
+                loss = checked_loss(self.task, self.task.loss(self.model, self.machine.take(batch)), trains=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+        if math.isfinite(float(loss.detach())) and bool(self.local.flat.grad_d.isfinite().all()):
+            self.local.flat.copies.settle()
+            rule.step(rate)
+        return float(loss.detach())
+
     def local_values(self) -> dict[str, torch.Tensor]:
         """Return copies of the local parameters on the CPU, by name."""
         with self._live:

@@ -192,6 +192,8 @@ def judge(stage: Stage, clean: Clean | None, seconds: float, found: Violations) 
     _rounds(stage, found)
     _places(stage, found)
     _shifts(stage, found)
+    for line in stage.heard_statistics:
+        found.add("statistics", f"a newcomer heard {line}")
     for line in stage.misled:
         found.add("misled", line)
     if clean is not None:

@@ -23,6 +23,7 @@ import moves_pauses
 import moves_payloads
 import moves_regions
 import moves_shifts
+import moves_statistics
 import moves_sums
 from adversary_move import MOVES, Move, draw_move
 from adversary_scenario import KINDS, LATER, Scenario, draw_scenario
@@ -40,6 +41,7 @@ FILES: Final = (
     moves_payloads,
     moves_regions,
     moves_shifts,
+    moves_statistics,
     moves_sums,
 )
 """Imported for what they register."""

@@ -68,6 +68,9 @@ SUMS: Final = frozenset({"sums"})
 SHIFTS: Final = frozenset({"shifts"})
 """And one: of five honest nodes all watch their data for shift, which does not come, and one says that it has."""
 
+STATISTICS: Final = frozenset({"statistics"})
+"""And one: the honest share class statistics of their data, and one that comes late asks for those of all."""
+
 SAYS_SHIFT: Final = 1
 """Number of that one."""
 
@@ -81,13 +84,14 @@ LATER: Final = {
     "late_region": 7000,
     "sums": 8000,
     "shifts": 9000,
+    "statistics": 10000,
 }
 """Kinds by their first seeds; those after it are of the same kind, up to the next."""
 
 LABELS: Final = ("east", "west")
 """Of regions. Every second honest node is of the same one; where the second comes late, the first half of them."""
 
-LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1, "late_region": 4}
+LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1, "late_region": 4, "statistics": 1}
 """How many of the honest nodes come late."""
 
 HIDDEN: Final = 2
@@ -243,7 +247,7 @@ def draw_scenario(kind: str, rng: random.Random, seed: int) -> Scenario:
         shape["honest"] = max(shape["honest"], 5)
     if kind in REGIONS | BOUND | RESIDENCY | LATE_REGION:  # as many in each as f = 1 wants
         shape |= {"honest": 8, "f": 1, "degree": 8}
-    if kind in PAUSES | SHIFTS:
+    if kind in PAUSES | SHIFTS | STATISTICS:
         shape |= {"honest": 5, "f": 1}
     if kind == "open":
         shape["degree"] = rng.choice([4, 8])

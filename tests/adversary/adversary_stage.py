@@ -18,7 +18,18 @@ import numpy as np
 import torch
 import trio
 from adversary_members import SWARM, enroll, gate_of
-from adversary_scenario import AWAY, BOUND, COMES_AT, HIDDEN, PAUSES, SAYS_SHIFT, SHIFTS, STEP_SECONDS, Scenario
+from adversary_scenario import (
+    AWAY,
+    BOUND,
+    COMES_AT,
+    HIDDEN,
+    PAUSES,
+    SAYS_SHIFT,
+    SHIFTS,
+    STATISTICS,
+    STEP_SECONDS,
+    Scenario,
+)
 from hostile_chain import Vector
 from hostile_peer import HostilePeer
 from sim_swarm import Member, Swarm, key_of
@@ -38,6 +49,13 @@ from node.training.node import Node
 from p2ptrain import compress, tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer
+from p2ptrain.warm_up import ClassStatistics, parse_statistics, robust_statistics
+
+CLASSES, COORDINATES = 2, 4
+"""Of what is stated of the honest nodes' data."""
+
+ASKS_AFTER_S = 20.0
+"""Seconds after which a newcomer asks for class statistics: it knows its neighbours then."""
 
 FAR = LinkQuality(latency_s=0.4)
 """Between latecomers and honest nodes, where a hostile node is nearer."""
@@ -86,6 +104,17 @@ def _facts(scenario: Scenario) -> Facts:
     return Facts(Scope(swarm=swarm, run=run.run_id), run.genesis, genesis_d.numpy().copy())
 
 
+ANSWERED_S = 60.0
+"""Seconds that all answers together may take: silence costs the time of a request, a trickle a little more."""
+
+
+def _statistics(mean: float, count: float = 50.0) -> bytes:
+    means_kd = torch.full((CLASSES, COORDINATES), mean)
+    return ClassStatistics(
+        counts_k=torch.full((CLASSES,), count), means_kd=means_kd, variances_kd=torch.full_like(means_kd, 0.1)
+    ).encode()
+
+
 def _machine(number: int) -> DeviceState:
     """What a node that pauses reads: it is off its charger while it is away."""
     now, (begins, ends) = trio.current_time(), AWAY[number]
@@ -111,6 +140,8 @@ class Stage:
         self.errors: list[str] = []
         self.misled: list[str] = []
         """What newcomers with an invite came to that they must not."""
+        self.heard_statistics: list[str] = []
+        """What a newcomer has heard of data that it must not, or has not heard that it must."""
         self.bootstrap: BootstrapService | None = None
         self.bootstrap_transport: MemoryTransport | None = None
         self.relay_transport: MemoryTransport | None = None
@@ -161,6 +192,34 @@ class Stage:
         await trio.sleep_until(self.scenario.leaves_at + self.scenario.away_s)
         await self._start(number, wait_for=1)
 
+    def extreme_statistics(self) -> bytes:
+        """What a liar states of its data: the end of the range for all inputs, of a crowd."""
+        return _statistics(1.0, count=1e9)
+
+    def _mean_of(self, number: int) -> float:
+        return -0.5 + 0.1 * number
+
+    async def _ask_statistics(self, life: Life) -> None:
+        """A newcomer asks all its neighbours, and is to come to what the honest state, whoever lies."""
+        await trio.sleep(ASKS_AFTER_S)
+        node, began = life.member.node, trio.current_time()
+        honest = {it.peer: it.number for it in self.lives if it.peer in node.service.neighbour_ids}
+        heard = await node.service.neighbours_statistics()
+        seconds = trio.current_time() - began
+        if seconds > ANSWERED_S:
+            self.heard_statistics.append(f"only after {seconds:.0f} s")
+        for peer, number in honest.items():
+            if peer in node.service.neighbour_ids and heard.get(peer) != _statistics(self._mean_of(number)):
+                self.heard_statistics.append(f"not what n{number} states")
+        found = []
+        for payload in heard.values():
+            with suppress(ValueError):
+                found.append(parse_statistics(payload, classes=CLASSES, coordinates=COORDINATES))
+        together = robust_statistics(found, f=self.scenario.f)
+        most = max(map(self._mean_of, range(self.scenario.honest)))
+        if together is not None and float(together.means_cd.max()) > most + 1e-3:
+            self.heard_statistics.append(f"{float(together.means_cd.max()):.2f}, and honest nodes state {most:.2f}")
+
     def _bound_to(self, number: int) -> str:
         """The region in the certificate of an honest node; a hostile one's is that of the first."""
         return self.scenario.region_of(number) if self.scenario.kind in BOUND else ""
@@ -201,6 +260,8 @@ class Stage:
             self._watch(name, node)
             if node.shifts is not None and number == SAYS_SHIFT:
                 node.shifts.verdict.note_own(0)
+            if self.scenario.kind in STATISTICS:
+                node.service.share_statistics(_statistics(self._mean_of(number)))
 
         member = await self._swarm.start(
             name,
@@ -223,6 +284,8 @@ class Stage:
         self.begun.set()
         for tell in self.on_start:
             tell(life)
+        if late and self.scenario.kind in STATISTICS:
+            self.nursery.start_soon(self._ask_statistics, life)
 
     def _known(self, name: str) -> tuple[str, ...]:
         """The addresses that a node's operator gives it."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 from hostile_chain import HostileChain
 
+from gossip.class_statistics.statement import sealed_statistics
 from gossip.core.errors import GossipError, Reason, RemoteError
 from gossip.core.identity import Identity, peer_id_of
 from gossip.core.ids import Digest, PeerId
@@ -45,6 +46,7 @@ from gossip.core.messages import (
     ShiftRequest,
     SnapshotRequest,
     StateRequest,
+    StatisticsRequest,
     encode_answer,
     encode_refusal,
     parse_bytes_answer,
@@ -109,9 +111,10 @@ ANSWERED: Final = {
     PauseRequest: "pause",
     SecureRequest: "secure",
     ShiftRequest: "shift",
+    StatisticsRequest: "statistics",
 }
-"""What honest nodes ask, by the name on the wire; the last three where nodes pause, within a secure sum, or where data
-shift alone, and the four before those in a private swarm alone."""
+"""What honest nodes ask, by the name on the wire; the last four where nodes pause, within a secure sum, where data
+shift, or where a newcomer warms up alone, and the four before those in a private swarm alone."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,8 @@ class HostilePeer:
         self.heard: deque[bytes] = deque(maxlen=HEARD)
         self.goodbyes: deque[bytes] = deque(maxlen=16)
         """Of others, said to it."""
+        self.statistics: bytes | None = None
+        """What it states of its data; None: nothing."""
         self.faults: list[Fault] = []
         self.held_back: dict[Digest, HeldBack] = {}
         """By address, blobs that are not served at once."""
@@ -407,6 +412,9 @@ class HostilePeer:
                 return encode_answer(data[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES])
             case GoodbyeRequest() | PartRequest() | SecureRequest() | PauseRequest() | ShiftRequest():
                 return encode_answer()
+            case StatisticsRequest() if self.statistics is not None:
+                shared = sealed_statistics(self.identity, self.stage.scope, self.statistics)
+                return encode_answer(shared.envelope, shared.payload)
             case FindRequest():
                 return encode_answer(self.record, self.records[:16])
             case MembershipRequest() | BucketsRequest() | RosterRequest() | TermsRequest() if self.spread is not None:
@@ -489,6 +497,9 @@ class HostilePeer:
                 return encode_answer(manifest.encode(), other if len(manifest.chunks) == 1 else b"")
             case ChunkRequest():
                 return encode_answer(self.rng.randbytes(100))
+            case StatisticsRequest():
+                shared = sealed_statistics(self.identity, self.stage.scope, b"signed")
+                return encode_answer(shared.envelope, self.rng.choice([b"not signed", self.rng.randbytes(300), b""]))
             case FindRequest():
                 return encode_answer(self._others(), [self._others()] * 3)
             case MembershipRequest():

@@ -53,6 +53,8 @@ DEFAULT_SEEDS = (
     8001,
     9000,
     9001,
+    10007,
+    10008,
 )
 """Few that together draw all there is; `make soak` plays the first 500, and meetings of the next 300."""
 
@@ -88,12 +90,24 @@ def test_every_request_every_statement_and_every_protocol_has_a_move() -> None:
 
 
 def test_what_honest_nodes_ask_is_answered_wrongly_in_every_way() -> None:
-    asked = set(messages._PARSERS) - {"membership", "buckets", "roster", "terms", "pause", "secure", "shift"}
+    asked = set(messages._PARSERS) - {
+        "membership",
+        "buckets",
+        "roster",
+        "terms",
+        "pause",
+        "secure",
+        "shift",
+        "statistics",
+    }
     assert set(ANSWERED.values()) == set(messages._PARSERS)
     for how in FAULTS:
         assert asked <= set(MOVES[f"answer.{how}"].variants)
-    assert set(messages._PARSERS) - asked - {"pause", "secure", "shift"} == set(MOVES["members.answer"].variants)
-    assert set(FAULTS) == set(MOVES["pauses.answer"].variants) == set(MOVES["shifts.answer"].variants)
+    assert set(messages._PARSERS) - asked - {"pause", "secure", "shift", "statistics"} == set(
+        MOVES["members.answer"].variants
+    )
+    for of in ("pauses", "shifts", "statistics"):
+        assert set(FAULTS) == set(MOVES[f"{of}.answer"].variants)
 
 
 def test_a_plan_is_kept_and_read_again() -> None:

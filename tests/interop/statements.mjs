@@ -11,7 +11,7 @@ const MAX_ENVELOPE_BYTES = 8192
 const MAX_BODY_BYTES = 6144
 const MAX_BLOB_BYTES = 2 ** 34
 const NONE = Buffer.alloc(32)
-const STATEMENTS = ['link', 'offer', 'record', 'goodbye', 'part', 'regional', 'secure']
+const STATEMENTS = ['link', 'offer', 'record', 'goodbye', 'part', 'regional', 'secure', 'statistics']
 const UPDATES = ['genesis', 'snapshot', 'delta']
 // Before a key's 32 bytes (RFC 8410), as node:crypto wants it.
 const PUBLIC_DER = Buffer.from('302a300506032b6570032100', 'hex')

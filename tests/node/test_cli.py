@@ -137,6 +137,7 @@ def test_config_show_and_schema_are_for_programs_too(capsys):
         *("task", "train", "sync", "network", "node"),
         *("site", "attack", "monitoring", "participation", "visits", "budget", "selection", "privacy", "personal"),
         "shift",
+        "warm_up",
     }
     code, out, _ = run(capsys, "config", "check")
     assert (code, out) == (0, "the default configuration: valid\n")

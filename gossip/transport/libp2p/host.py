@@ -33,7 +33,7 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_ID
 from libp2p.transport.upgrader import TransportUpgrader
 
 from gossip.core.ids import PeerId
-from gossip.core.limits import PAUSE_PROTOCOL, SHIFT_PROTOCOL
+from gossip.core.limits import PAUSE_PROTOCOL, SHIFT_PROTOCOL, STATISTICS_PROTOCOL
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.reachability.circuit import HOP_PROTOCOL, STOP_PROTOCOL
 from gossip.transport.connection_limits import (
@@ -56,7 +56,7 @@ from gossip.transport.wire_bytes import WireBytes
 PROTOCOL: Final = "/p2ptrain/1"
 """Streams of this protocol, and of those below it, go to the handlers; the rest is libp2p's own."""
 
-OTHER_PROTOCOLS: Final = (HOP_PROTOCOL, STOP_PROTOCOL, PAUSE_PROTOCOL, SHIFT_PROTOCOL)
+OTHER_PROTOCOLS: Final = (HOP_PROTOCOL, STOP_PROTOCOL, PAUSE_PROTOCOL, SHIFT_PROTOCOL, STATISTICS_PROTOCOL)
 """Go to the handlers as well. Identify does not tell of them: strangers would ask for what neighbours alone get."""
 
 BURST_S: Final = 4.0

@@ -106,6 +106,8 @@ def check_large(loaded: LoadedScenario) -> None:
             raise UsageError(f"{where}: the large mode lengthens no rounds", "use mode = 'faithful'")
         if config.privacy.on:
             raise UsageError(f"{where}: the large mode protects no examples", "use mode = 'faithful'")
+        if config.warm_up.on:
+            raise UsageError(f"{where}: the large mode warms nobody up", "use mode = 'faithful'")
         if config.shift.on:
             raise UsageError(f"{where}: the large mode watches no data for shift", "use mode = 'faithful'")
         if config.selection.policy != ALL:
