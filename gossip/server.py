@@ -102,7 +102,7 @@ class Server:
             most=context.config.max_payload_bytes, count=context.config.degree, file_for=context.hasher.new_file
         )
         self.statistics: SharedPayload | None = None
-        """What a neighbour is told of our data where it asks; None: nothing."""
+        """Class statistics of our data for neighbours that ask; None: there are none."""
         self._streams: Counter[PeerId] = Counter()
         self._budget = RequestLimit()
 

@@ -127,7 +127,7 @@ class HasExamples(Protocol):
 
 
 @runtime_checkable
-class Classifies(HasExamples, Protocol):
+class Classifies(Task, HasExamples, Protocol):
     """A task that tells classes of real-valued inputs apart, for a newcomer's warm-up (`[warm_up]`). Its batches are
     pairs: inputs, numbers (n, ...) all of one shape, and labels, int64 (n,)."""
 

@@ -121,7 +121,7 @@ class ClassSums:
         root = math.sqrt(coordinates)
         norm = root * math.sqrt(1 + COUNT_WEIGHT**2 + SQUARE_WEIGHT**2)
         drawn = source.normals(classes + classes * coordinates + coordinates).double() * (noise * norm)
-        counts, means, squares = drawn.split([classes, classes * coordinates, coordinates])
+        counts, means, squares = torch.split(drawn, [classes, classes * coordinates, coordinates])
         counts_k = self._counts_k + counts / (COUNT_WEIGHT * root)
         known_k1 = counts_k.clamp_min(1.0).unsqueeze(1)
         means_kd = ((self._sums_kd + means.view(classes, coordinates)) / known_k1).clamp(-1.0, 1.0)
