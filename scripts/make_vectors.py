@@ -23,6 +23,7 @@ from make_vectors_parts import ALICE, BOB, CAROL, EPOCH, GENESIS, SCOPE, pattern
 
 from gossip.allreduce.allreduce import Group
 from gossip.blobs.blob import BlobManifest, blob_manifest_of
+from gossip.class_statistics.statement import sealed_statistics, statistics_statement
 from gossip.core import messages
 from gossip.core.api import UpdateKind
 from gossip.core.digests import NO_DIGEST, digest_of, swarm_id_of
@@ -173,6 +174,7 @@ def _one_of_each() -> Iterator[tuple[Statement, dict[str, Any]]]:
         region="x", round=8, codec="int8", members=5, address=PAYLOAD.address, size=12, averaged=4
     )
     yield regional, {"region": "x", "codec": "int8", "members": 5, "size": 12, "averaged": 4}
+    yield statistics_statement(b"statistics"), {}
     yield from secure.statements()
 
 
@@ -210,6 +212,7 @@ def conversation() -> dict[str, object]:
     lonely = messages.Hello(scope=SCOPE, genesis=GENESIS, neighbours=0, admitted=False)
     address, chunk = PAYLOAD.address, b"payload"
     goodbye = seal(ALICE, SCOPE, goodbye_statement(epoch=EPOCH, seq=5)).raw
+    stated = sealed_statistics(ALICE, SCOPE, b"statistics")
     requests = {
         "hello": (messages.HelloRequest(hello=lonely.encode()), [lonely.encode()]),
         "links": (messages.HeadersRequest(epoch=EPOCH, first=1, count=8), [[link, link]]),
@@ -222,7 +225,7 @@ def conversation() -> dict[str, object]:
         "secure": (messages.SecureRequest(envelope=goodbye), []),
         "pause": (messages.PauseRequest(link=link, seconds=25_200), []),
         "shift": (messages.ShiftRequest(link=link), []),
-        "statistics": (messages.StatisticsRequest(), [record, b"statistics"]),
+        "statistics": (messages.StatisticsRequest(), [stated.envelope, stated.payload]),
         "find": (_find(record), [record, [record, record]]),
         **_of_members(),
     }

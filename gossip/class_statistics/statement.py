@@ -8,11 +8,12 @@ can pass another's off as its own.
 from dataclasses import dataclass
 
 from gossip.core.digests import NO_DIGEST, digest_of
-from gossip.core.envelope import EnvelopeKind, Scope, Statement, open_from, seal
+from gossip.core.envelope import EnvelopeKind, Scope, Statement, body_of, open_from, seal
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_STATISTICS_BYTES
+from gossip.core.wire import pack
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,19 @@ def sealed_statistics(identity: Identity, scope: Scope, payload: bytes) -> Share
     """Sign class statistics. Raises LocalError where they are too large to send."""
     if len(payload) > MAX_STATISTICS_BYTES:
         raise LocalError(f"class statistics of {len(payload)} bytes, above {MAX_STATISTICS_BYTES}")
-    statement = Statement(
-        kind=EnvelopeKind.STATISTICS, epoch=0, seq=0, prev=NO_DIGEST, payload=digest_of(payload), body=b""
-    )
-    return SharedPayload(seal(identity, scope, statement).raw, payload)
+    return SharedPayload(seal(identity, scope, statistics_statement(payload)).raw, payload)
+
+
+def statistics_statement(payload: bytes) -> Statement:
+    """Return the statement that names this payload."""
+    named = digest_of(payload)
+    return Statement(kind=EnvelopeKind.STATISTICS, epoch=0, seq=0, prev=NO_DIGEST, payload=named, body=pack(()))
 
 
 def check_statistics(shared: SharedPayload, scope: Scope, sender: PeerId) -> bytes:
     """Return the payload of a member's statement. Raises RemoteError(FORGED | UNKNOWN_KIND | DIGEST_MISMATCH | ...)."""
     envelope = open_from(shared.envelope, scope, sender, EnvelopeKind.STATISTICS)
+    body_of(envelope).end()
     if envelope.statement.payload != digest_of(shared.payload):
         raise RemoteError(Reason.DIGEST_MISMATCH, "class statistics other than those that were signed")
     return shared.payload

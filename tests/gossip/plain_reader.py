@@ -151,6 +151,7 @@ BODIES: dict[str, dict[str, Check]] = {
     "part": {"size": uint(BLOB)},
     "regional": {"region": up_to(str, 32), "codec": up_to(str, 32), "members": uint(1 << 20), "size": uint(BLOB)},
     "secure": {},
+    "statistics": {},
 }
 PLACES = exactly(8)
 OF_SECURE: list[dict[str, Check]] = [
@@ -312,6 +313,7 @@ REQUESTS: dict[str, dict[str, Check]] = {
     "secure": {"envelope": up_to(bytes, ENVELOPE)},
     "pause": {"link": up_to(bytes, ENVELOPE), "seconds": uint()},
     "shift": {"link": up_to(bytes, ENVELOPE)},
+    "statistics": {},
     "find": {
         "swarm": exactly(16),
         "run": exactly(16),
@@ -336,6 +338,7 @@ ANSWERS: dict[str, list[Check]] = {
     "secure": [],
     "pause": [],
     "shift": [],
+    "statistics": [up_to(bytes, ENVELOPE), up_to(bytes, 262_144)],
     "find": [up_to(bytes, ENVELOPE), list_of(up_to(bytes, ENVELOPE), 16)],
     "membership": [*KNOWN.values()],
     "buckets": [up_to(bytes, 2048)],

@@ -13,6 +13,7 @@ from vector_files import FOLDER, ROOT, cases, meant, of
 
 from gossip.allreduce.allreduce import Group
 from gossip.blobs.blob import blob_manifest_of, parse_blob_manifest
+from gossip.class_statistics.statement import SharedPayload, check_statistics
 from gossip.core import limits, messages, statements
 from gossip.core import membership_limits as bounds
 from gossip.core.digests import digest_of, swarm_id_of
@@ -158,7 +159,8 @@ def test_statements_both_ways(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [each for each in cases("statements", "good") if each.values[0]["kind"] not in ("goodbye", "secure")]
+    "case",
+    [each for each in cases("statements", "good") if each.values[0]["kind"] not in ("goodbye", "secure", "statistics")],
 )
 def test_the_code_reads_the_fields_of_a_statement(case: dict[str, Any]) -> None:
     parsed = PARSERS[EnvelopeKind(case["kind"])](open_envelope(case["envelope"], OURS))
@@ -175,6 +177,17 @@ def test_statements_of_secure_sums_are_read_and_written_alike(case: dict[str, An
     parsed = parse_secure(open_envelope(case["envelope"], OURS))
     assert (parsed.stage, parsed.exchange, parsed.payload) == (case["seq"], case["prev"], case["payload"])
     assert parsed.body.encode() == plain.msgpack.packb(body_of(case))
+
+
+def test_class_statistics_are_read_with_the_payload_that_they_name() -> None:
+    asked = [each.values[0] for each in cases("messages", "requests")]
+    good = [each.values[0] for each in cases("statements", "good")]
+    (answer,) = (case["answer"] for case in asked if case["request"] == "statistics")
+    (stated,) = (case for case in good if case["kind"] == "statistics")
+    shared = SharedPayload(*answer)
+    assert shared.envelope == stated["envelope"]
+    assert check_statistics(shared, OURS, stated["sender"]) == shared.payload
+    assert plain.read_statement(shared.envelope, SCOPE, "statistics")["payload"] == plain.digest(shared.payload)
 
 
 @pytest.mark.parametrize("case", cases("statements", "good_in_longer_msgpack"))
@@ -247,6 +260,8 @@ def parse_answer(raw: bytes, request: str) -> list[Any]:
             return list(vars(messages.parse_known_answer(raw)).values())
         case "buckets" | "roster" | "terms":
             return [messages.parse_bytes_answer(raw, MEMBER_ANSWERS[request])]
+        case "statistics":
+            return list(messages.parse_statistics_answer(raw))
         case "goodbye" | "part" | "secure" | "pause" | "shift":
             messages.parse_empty_answer(raw)
             return []
