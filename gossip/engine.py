@@ -675,6 +675,14 @@ class Engine:
         self.layers.published()
         self.exchange_times.published(link.address, now)
 
+    def on_blob_asked(self, peer: PeerId, address: Digest) -> None:
+        """Handle a request for a blob of ours. Raises RemoteError for a refinement that has no place for the edge to
+        `peer`; of whom it is served, ours is fetched."""
+        if (layer := self.publisher.layer_at(address)) > 0:
+            if not self.layers.asked(peer, layer):
+                raise RemoteError(Reason.UNAVAILABLE, "the link has no time for more refinements")
+            self._actions.add(WakeSync(peer=peer))
+
     def all_delivered(self) -> bool:
         """Return whether every neighbour has been sent the whole of our newest payload."""
         return self.traffic.all_delivered()
@@ -750,7 +758,7 @@ class Engine:
             neighbour.accepted(what)
             self._probation.contributed(what.peer)
         if isinstance(what, UpdateHeader):
-            self.layers.applied(what)
+            self.layers.applied(what, now)
         else:
             self.layers.void(what.peer)
         delta = isinstance(what, UpdateHeader) and what.body.kind == "delta"

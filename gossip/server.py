@@ -130,7 +130,7 @@ class Server:
         except TransportError:
             await stream.reset()
         finally:
-            self._uploaded(talk, whole=orderly)
+            self._uploaded(talk, whole=orderly, read=orderly)
             self._streams[peer] -= 1
             self._streams += Counter()  # drops the zeros
             self._context.changed.beat()
@@ -248,7 +248,7 @@ class Server:
         return held
 
     async def _manifest(self, talk: _Conversation, address: Digest) -> bytes:
-        self._uploaded(talk, whole=False)
+        self._uploaded(talk, whole=False, read=True)
         if address in self._allreducer.blobs:  # a part of it may be taken: its size says nothing of the link's speed
             manifest = self._allreducer.blobs.manifest(address)
         elif address in self._summer.blobs:
@@ -257,6 +257,7 @@ class Server:
             manifest = regional.manifest
         elif address in self._publisher.blobs:
             manifest = self._publisher.blobs.manifest(address)
+            self._engine.on_blob_asked(talk.peer, address)
             talk.upload = self._traffic.speeds.begin(talk.peer, "sent", manifest.size, trio.current_time())
             talk.address = address
         else:  # the others take what they lack
@@ -264,14 +265,16 @@ class Server:
         first = await self._chunk(talk, address, 0) if len(manifest.chunks) == 1 else b""
         return encode_answer(manifest.encode(), first)
 
-    def _uploaded(self, talk: _Conversation, *, whole: bool) -> None:
+    def _uploaded(self, talk: _Conversation, *, whole: bool, read: bool) -> None:
         """Note that a blob of ours is sent, or given up. A peer that ends its stream in an orderly way has what it
-        wants."""
-        if talk.upload is not None:
+        wants. `read`: what was sent of it has arrived."""
+        now = trio.current_time()
+        if talk.upload is not None and talk.address is not None:
             carried = sum(talk.sent.values())
-            self._traffic.speeds.end(talk.upload, trio.current_time(), whole=whole, carried=carried)
+            self._traffic.speeds.end(talk.upload, now, whole=whole, carried=carried)
+            self._traffic.layer_ended(talk.upload, talk.address, now, carried=carried if read else None)
         if whole and talk.address is not None and talk.sent:
-            self._traffic.delivered(talk.peer, talk.address, trio.current_time(), all_of_it=False)
+            self._traffic.delivered(talk.peer, talk.address, now)
         talk.upload = talk.address = None
         talk.sent.clear()
 
@@ -307,7 +310,7 @@ class Server:
         if talk.address == address:
             talk.sent[index] = len(chunk)
             if len(talk.sent) == len(blobs.manifest(address).chunks):
-                self._traffic.delivered(talk.peer, address, trio.current_time(), all_of_it=True)
+                self._traffic.delivered(talk.peer, address, trio.current_time())
         return chunk
 
 

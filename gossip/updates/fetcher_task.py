@@ -79,8 +79,9 @@ class Fetcher:
         async with open_session(context.transport, self._peer, context.config.request_timeout_s, bulk=bulk) as session:
             meter = self._traffic.received(snapshot=False)
             data = await fetch_blob(session, layer.address, layer.size, context.hasher, meter)
-        self._engine.heard(self._peer, trio.current_time())
-        self._traffic.layers.took(work, trio.current_time() - began)
+        now = trio.current_time()
+        self._engine.heard(self._peer, now)
+        self._traffic.layers.took(work, now - began, now)
         return data
 
     def forget(self) -> None:

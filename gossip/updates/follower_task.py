@@ -25,7 +25,7 @@ from gossip.core.statements import SnapshotOffer, UpdateHeader
 from gossip.hellos.hello_task import say_hello
 from gossip.transport.base import TransportError
 from gossip.updates.fetcher_task import Fetcher
-from gossip.updates.layer_plan import FetchLayer, LayerPlan
+from gossip.updates.layer_plan import FetchLayer, GivenUp, LayerPlan
 from gossip.updates.neighbour import FetchPayload, Neighbour, Work
 from gossip.updates.pull_priority import PullPriority
 from gossip.updates.traffic import Traffic
@@ -131,7 +131,7 @@ class Follower:
         if error is None:
             self._layers.accepted(work)
         else:
-            self._layers.given_up(work, late=False)
+            self._layers.given_up(work, "failed")
             self._engine.offence(self._peer, error, trio.current_time())
 
     async def _follow(self) -> None:
@@ -157,17 +157,19 @@ class Follower:
                 await self._refine(layer)
 
     async def _refine(self, work: FetchLayer) -> None:
-        """Pull a refinement and pass it on, unless its time is over before. One that is refused later than it was
-        expected counts as late, or to hold rounds up would cost nothing."""
+        """Pull a refinement and pass it on, unless its time is over before. One that is refused, or replaced by a newer
+        update, later than it was expected counts as late, or to hold rounds up would cost nothing."""
         data: bytes | None = None
+        why: GivenUp = "failed"
         began = trio.current_time()
         expected_s = self._layers.expected_s(work, began)
+        self._layers.begin(work)
         with trio.CancelScope() as scope:
             self._layer = work, scope
             try:
                 data = await self._fetcher.layer(work)
             except Refused:
-                pass  # a newer update has taken its place
+                why = "refused"
             except RemoteError as error:
                 self._context.offence(self._peer, error)
             except TransportError:
@@ -177,8 +179,9 @@ class Follower:
             finally:
                 self._layer = None
         if data is None:
-            late = scope.cancelled_caught or trio.current_time() - began > expected_s
-            self._layers.given_up(work, late=late)
+            replaced = not self._layers.is_newest(work)  # given up for a newer update, and not as its time was over
+            late = trio.current_time() - began > expected_s or (scope.cancelled_caught and not replaced)
+            self._layers.given_up(work, "late" if late else why)
             self._context.perform()
         else:
             layer = work.link.body.layers[work.layer - 1]

@@ -9,7 +9,7 @@ from gossip.updates.exchange_times import ExchangeTimes
 from gossip.updates.layer_plan import LayerPlan
 from gossip.updates.neighbour import Neighbour
 from gossip.updates.publisher import Publisher
-from gossip.updates.throughput import Throughput
+from gossip.updates.throughput import Throughput, Transfer
 
 
 class Traffic:
@@ -62,18 +62,27 @@ class Traffic:
         else:
             self._stats.crossed_bytes_received += size
 
-    def delivered(self, peer: PeerId, address: Digest, now: float, *, all_of_it: bool) -> None:
-        """Note that `peer` was sent all of a blob of ours, or wants no more of it: it has the rest from others. Of a
-        refinement nobody else has any."""
+    def delivered(self, peer: PeerId, address: Digest, now: float) -> None:
+        """Note that `peer` was sent all of an update or a snapshot of ours, or wants no more: it has the rest from
+        others. No-op for a refinement."""
         neighbour = self._neighbours.get(peer)
-        if (layer := self._publisher.layer_at(address)) > 0:
-            if all_of_it:
-                self.layers.sent(peer, layer)
+        if self._publisher.layer_at(address) > 0:
             return
         if neighbour is not None and neighbour.delivered != address:
             self._exchange_times.delivered(peer, address, now)
+            self.layers.updated(peer, now)
         if neighbour is not None:
             neighbour.delivered = address
+
+    def layer_ended(self, upload: Transfer, address: Digest, now: float, *, carried: int | None) -> None:
+        """Note that a neighbour has read so many bytes of a blob of ours; None: it broke it off. No-op but for a
+        refinement of our newest update."""
+        if (layer := self._publisher.layer_at(address)) == 0:
+            return
+        if carried is None:
+            self.layers.broken_off(upload.peer, layer)
+        elif carried == upload.size:
+            self.layers.sent(upload.peer, layer, carried, now - upload.began, now)
 
     def all_delivered(self) -> bool:
         """Return whether every neighbour has been sent the whole of our newest payload."""

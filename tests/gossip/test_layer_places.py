@@ -1,0 +1,153 @@
+"""Which edges are refined by which layers on unlike links, and how many places a link has for them.
+
+Services on links of 20 and 200 Mbit/s, with payloads of configs/scenarios/unequal-links.toml; payloads and links are a
+tenth as large. On a middle link the hidden 0.7 s hold 175 kB each way: five updates, the first layer for five
+neighbours and the second one for two, if all came at the same moment.
+"""
+
+import random
+from itertools import combinations
+from statistics import fmean
+
+import pytest
+import trio
+import trio.testing
+from gossip_swarm import FakeRuntime, identity, swarm
+
+from gossip.core.ids import PeerId
+from gossip.transport.memory.wan import AccessLink, WideAreaNetwork
+from gossip.updates.layer_places import RESTS_ROUNDS, LayerPlaces
+
+BASE, LAYERS = 960, (("q2", 11_900), ("int8", 47_000))
+ROUND_S, HIDDEN_S, JITTER = 1.4, 0.7, 0.05 / 10**0.5
+"""A round's seconds waver by as much as the sum of ten steps of which each wavers by a twentieth."""
+MIDDLE, FAST = 250e3, 2500e3
+Depths = list[dict[tuple[int, int], int]]
+"""By round: of each edge, by how many layers it is averaged at both ends."""
+
+
+async def played(up: tuple[float, ...], down: tuple[float, ...], rounds: int, seed: int) -> Depths:
+    """Play rounds of nodes on these links, in bytes a second."""
+    rng, ends = random.Random(seed), [dict[int, dict[PeerId, int]]() for _ in up]
+    async with swarm(seed=seed) as it:
+        it.network.wan = WideAreaNetwork(rng, lambda one, other: 0.0001)
+        for number, rates in enumerate(zip(up, down, strict=True), 1):
+            link = AccessLink(up_bytes_per_s=rates[0], down_bytes_per_s=rates[1])
+            it.network.wan.connect(identity(number).peer_id, link)
+        nodes = await it.start_all(len(up), degree=len(up) - 1)
+        begins_s = trio.current_time()
+
+        async def train(node: FakeRuntime, held: dict[int, dict[PeerId, int]], draw: random.Random) -> None:
+            ends_s = begins_s
+            for round_ in range(1, rounds + 1):
+                ends_s += ROUND_S * draw.gauss(1.0, JITTER)
+                await trio.sleep_until(ends_s)
+                layers = [(name, draw.randbytes(size)) for name, size in LAYERS]
+                await node.publish(round_, draw.randbytes(BASE), layers)
+                node.service.begin_layers(HIDDEN_S)
+                await node.service.close_round(round_, at_most_s=ROUND_S)
+                await node.service.finish_layers(wait=True)
+                sent = node.service.layers_sent()
+                held[round_] = {peer: min(it, sent.get(peer, 0)) for peer, it in node.service.layers_taken().items()}
+
+        async with trio.open_nursery() as nursery:
+            for node, held in zip(nodes, ends, strict=True):
+                nursery.start_soon(train, node, held, random.Random(rng.random()))
+    peers = [node.peer for node in nodes]
+    edges = list(combinations(range(len(up)), 2))
+    return [
+        {
+            (one, other): min(ends[one][round_].get(peers[other], 0), ends[other][round_].get(peers[one], 0))
+            for one, other in edges
+        }
+        for round_ in range(1, rounds + 1)
+    ]
+
+
+def edges_of(depths: Depths, node: int, layer: int) -> float:
+    """Of how many of its edges a node holds so many layers at both ends, in the mean of rounds."""
+    return fmean(sum(depth >= layer for edge, depth in each.items() if node in edge) for each in depths)
+
+
+@pytest.mark.thorough
+async def test_middle_links_have_the_finest_layer_of_an_edge_in_every_round_and_fast_ones_of_all_they_can(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    rates = (MIDDLE,) * 3 + (FAST,) * 3
+    settled = (await played(rates, rates, rounds=9, seed=0))[3:]
+    assert [edges_of(settled, node, 1) for node in range(6)] == [5.0] * 6, "the first layer is in time on all edges"
+    assert min(edges_of([each], node, 2) for each in settled for node in range(3)) >= 1, "in every round"
+    assert all(each[pair] == 2 for each in settled for pair in combinations(range(3, 6), 2))
+
+
+ONE, TWO, THREE = (identity(number).peer_id for number in (1, 2, 3))
+
+
+def filled(*peers: PeerId, layer: int = 1) -> LayerPlaces:
+    places = LayerPlaces()
+    for peer in peers:
+        places.give(peer, layer, 0)
+    return places
+
+
+def test_the_coarsest_layer_is_tried_with_all_and_a_finer_one_with_one():
+    places = filled(ONE, TWO)
+    assert places.admits(THREE, 1, 0)
+    assert places.admits(ONE, 2, 0)
+    places.give(ONE, 2, 0)
+    assert not places.admits(TWO, 2, 0)
+    places.take_back(ONE, 2)
+    assert places.admits(TWO, 2, 0)
+    assert places.has(ONE, 1)
+
+
+def test_after_a_late_layer_there_are_as_many_places_as_edges_are_left_and_the_late_one_rests():
+    places = filled(ONE, TWO)
+    places.late(ONE, 1, 1)
+    places.late(ONE, 1, 1)  # it was late at the other end as well
+    assert [places.admits(ONE, 1, 2), places.admits(TWO, 1, 2), places.admits(THREE, 1, 2)] == [False, True, False]
+    assert places.admits(ONE, 1, 3) is False, "no room, until transfers show some"
+    places.take_back(TWO, 1)
+    assert places.admits(ONE, 1, 3), "of none one is tried"
+
+
+def test_who_was_in_time_for_long_rests_as_short_as_at_first():
+    places, closing, rests = filled(ONE), 0, []
+    for good in (0, 0, 0, 0, RESTS_ROUNDS, 0):
+        closing += good
+        places.late(ONE, 1, closing)
+        rests.append(next(rounds for rounds in range(1, 20) if places.admits(ONE, 1, closing + rounds)))
+        closing += rests[-1]
+        places.give(ONE, 1, closing)
+    assert rests == [2, 4, 8, 8, 2, 4]
+
+
+@pytest.mark.parametrize(("since_update_s", "more"), [(0.1, 4), (0.69, 0), (1.5, 0)])
+def test_there_are_as_many_places_more_as_fit_into_what_was_to_spare(since_update_s, more):
+    """At 1 kB/s, 0.1 s with the margin for each."""
+    places = filled(ONE, layer=2)
+    places.moved(2, 100, since_update_s=since_update_s, seconds=0.1)
+    places.grow(0.7, 1)
+    others = [identity(number).peer_id for number in range(10, 20)]
+    for peer in others:
+        if places.admits(peer, 2, 1):
+            places.give(peer, 2, 1)
+    assert sum(places.has(peer, 2) for peer in others) == more
+
+
+def test_a_late_layer_is_no_reason_for_more_places_though_others_were_quick():
+    places = filled(ONE, TWO, layer=2)
+    places.late(ONE, 2, 1)
+    places.moved(2, 100, since_update_s=0.1, seconds=0.1)
+    places.grow(0.7, 1)
+    assert not places.admits(THREE, 2, 1)
+    places.moved(2, 100, since_update_s=0.1, seconds=0.1)
+    places.grow(0.7, 3)
+    assert places.admits(THREE, 2, 3)
+
+
+def test_who_has_left_holds_no_place():
+    places = filled(ONE, layer=2)
+    places.keep({TWO})
+    assert not places.has(ONE, 1)
+    assert places.admits(TWO, 2, 1)
