@@ -36,6 +36,10 @@ class PrivacyConfig:
     """Of example: examples whose gradients are in memory at a time, each as large as the model. None: twice as many as
     are expected in a step, and no more than take 256 MB."""
 
+    public_start: bool = False
+    """Of `p2ptrain.join`: whether the model that is given may be published as it is, as none of the protected data were
+    used for it. Without that word a private loop is refused."""
+
     @property
     def on(self) -> bool:
         """Return whether anything is protected."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from node.config.schema import Config
+from p2ptrain.tasks import EXTERNAL
 
 
 class Coverage(StrEnum):
@@ -42,6 +43,8 @@ def disclosures(config: Config) -> list[Disclosure]:
         return [shared, *_covered(config), *_withheld(per_round=False), *_uncovered(config, per_round=False)]
     if unit == "sum":
         return [*_covered_by_sums(config), *_withheld(per_round=True), *_uncovered(config, per_round=True)]
+    if config.task.name == EXTERNAL:
+        return [*_covered(config), *_of_own_loop(), *_uncovered(config, per_round=per_round)]
     return [*_covered(config), *_withheld(per_round=per_round), *_uncovered(config, per_round=per_round)]
 
 
@@ -105,6 +108,31 @@ def _withheld(*, per_round: bool) -> list[Disclosure]:
             )
         )
     return found
+
+
+def _of_own_loop() -> list[Disclosure]:
+    """Return what a loop of the user's own tells, of which the node sees its model alone (`p2ptrain.join`)."""
+    here = "in this node's checkpoints and metrics, sent to no peer"
+    return [
+        Disclosure("training loss and counts that the loop tells", Coverage.WITHHELD, "swarm.tell passes neither on"),
+        Disclosure(
+            "losses by which zeno and trial choose models",
+            Coverage.UNCOVERED,
+            "what your `evaluate` measures: give it no example that is to be protected",
+        ),
+        Disclosure(
+            "the model that `join` is given",
+            Coverage.PUBLIC,
+            "privacy.public_start is your word that none of the protected data were used for it",
+        ),
+        Disclosure("buffers, such as running means", Coverage.UNCOVERED, here),
+        Disclosure("the learning rate", Coverage.UNCOVERED, f"a schedule of yours may look at the data; {here}"),
+        Disclosure(
+            "what your program itself prints, saves or sends",
+            Coverage.UNCOVERED,
+            "in its process the model has own moves that are not released; swarm.export writes it without them",
+        ),
+    ]
 
 
 def _uncovered(config: Config, *, per_round: bool) -> list[Disclosure]:

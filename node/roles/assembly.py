@@ -416,6 +416,8 @@ def make_node(
 def learner_of(config: Config, around: NodeContext) -> tuple[Learner, torch.Tensor]:
     """Return what trains, and the initial model (d,)."""
     if around.user is not None:
+        if around.privacy is not None:
+            check_first_round(config, around.privacy, around.user.learner)
         return around.user.learner, around.user.genesis_d
     trainer: Learner
     if around.privacy is None:

@@ -22,7 +22,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -33,7 +33,9 @@ from node.config.schema import Config
 from node.events.event_types import Event, Failed, RoundTrained, WarningEvent
 from node.events.lines import LastingConsole, LineSink
 from node.events.log import EventLog, opened
+from node.privacy.budget import PrivacyBudget
 from node.roles.assembly import UserLearner
+from node.roles.privacy_check import private_training
 from node.roles.trainer import main
 from node.system import run_dir as folders
 from node.system.errors import P2PTrainError, RunError, UsageError, translate
@@ -43,9 +45,11 @@ from node.training.executors.caller import CallerExecutor
 from node.training.joining import LOOK_AGAIN_S
 from node.training.node import Node
 from node.training.round_report import checkpoint_of
+from p2ptrain.protocols import implements
 from p2ptrain.saved.models import VECTOR
 from p2ptrain.training.base import HoldsSlices, Learner
 from p2ptrain.training.flat import all_finite, vector_pieces
+from p2ptrain.training.private_training import PrivateTraining
 
 GENESIS: Final = "genesis.f32"
 """The model with which the run began, in the node's folder: fp32 little-endian. Newcomers are tracked from it, and it
@@ -53,6 +57,11 @@ cannot be drawn again from a seed as a task's can."""
 
 GENESIS_KEY: Final = "genesis"
 """In the meta of a state that a loop keeps itself: the first digits of that model's digest, in hex."""
+
+LOADED_STATE: Final = (
+    "[privacy]: a state that the loop keeps itself is not loaded: its model has own moves in it that were not released"
+)
+GO_ON_BY_FOLDER: Final = "give the run_dir alone: the node goes on from its own checkpoint"
 
 ENDLESS: Final = 1_000_000
 """Rounds of a run that ends when the user's loop does."""
@@ -101,6 +110,17 @@ class LoopLearner(Learner, Protocol):
         """Return the counters of its state, int64 (3,)."""
 
 
+@runtime_checkable
+class PrivateLoopLearner(LoopLearner, Protocol):
+    """One that can protect what the loop trains on."""
+
+    budget_spent: bool
+    """Whether no round is released any more."""
+
+    def protect(self, privacy: PrivateTraining, public_d: torch.Tensor) -> None:
+        """Release own moves only as `privacy` says. The model begins at `public_d` (d,). Raises TaskError."""
+
+
 @dataclass
 class JoinedNode:
     """The node of one user's loop. `start`, `step` and `stop` belong to the thread that trains."""
@@ -126,6 +146,11 @@ class JoinedNode:
     _ending: bool = False
     _pid: int = 0
     """Of the process that has started it."""
+    _private: PrivateLoopLearner | None = None
+    """The model, where what it trains on is protected."""
+
+    def __post_init__(self) -> None:
+        self.executor.goes_on = lambda: self.budget_spent
 
     def start(self) -> None:
         """Start the node, and return once training may begin: where neighbours are awaited, when they are there.
@@ -149,6 +174,27 @@ class JoinedNode:
             self._join()
             self._check()
             raise RunError("the run is over: all its rounds are done", "give another run_dir, or more rounds")
+
+    @property
+    def budget_spent(self) -> bool:
+        """Whether no round is released any more: the loop's steps are its own then, and the node serves on."""
+        return self._private is not None and self._private.budget_spent
+
+    def serve(self) -> None:
+        """Serve until the run is over, once the budget of privacy is spent. Raises UsageError before, and P2PTrainError
+        where the node has failed."""
+        if self._ending or not self._is_here:
+            return
+        if not self.budget_spent:
+            raise UsageError("the budget of privacy is not spent: the node wants the loop's steps", "train on")
+        try:
+            self.executor.serve()
+        except BaseException:  # Ctrl-C
+            self.stop(cut_short=True)
+            raise
+        self._ending = True
+        self._join()
+        self._check()
 
     @property
     def has_trained(self) -> bool:
@@ -199,7 +245,7 @@ class JoinedNode:
         if not self._ending:
             self._ending = True
             try:
-                self._ask_to_end(cut_short)
+                self._ask_to_end(cut_short or self.budget_spent)
                 self.executor.serve()
                 self._join()
             except BaseException:  # Ctrl-C, while the last round was waited for. With another one, not even saved
@@ -261,10 +307,19 @@ class JoinedNode:
                 self._join()
         return _state_of(self.node, self.model.counters())
 
-    def learner(self, config: Config, peer_id: str) -> UserLearner:
+    def learner(self, config: Config, peer_id: str, privacy: PrivacyBudget | None) -> UserLearner:
         """Return the user's model (UserLoop)."""
         self.model = self.learner_of(config, peer_id)
-        return UserLearner(learner=self.model, genesis_d=self._genesis(self.model), start=self.go_on)
+        if privacy is None:
+            return UserLearner(learner=self.model, genesis_d=self._genesis(self.model), start=self.go_on)
+        if not implements(self.model, PrivateLoopLearner):
+            raise UsageError("[privacy] is not for this loop: it averages more than its model's moves", "leave it out")
+        protection = private_training(config, privacy.spend)
+        assert protection is not None, "it has a budget"
+        genesis_d = self._public_genesis(self.model, privacy)
+        self.model.protect(protection, genesis_d)
+        self._private = self.model
+        return UserLearner(learner=self.model, genesis_d=genesis_d, start=self.go_on)
 
     def built(self, node: Node) -> None:
         """Note the node (UserLoop)."""
@@ -323,14 +378,7 @@ class JoinedNode:
         """The model with which the run began: the folder's, or the user's as it is now, which is then kept."""
         file = self.settings.node_dir / GENESIS
         if file.is_file() and not self._begins_anew():
-            kept_d = _genesis_in(file, mapped=model.slices is not None if isinstance(model, HoldsSlices) else False)
-            if kept_d.shape != (model.numel,):
-                raise RunError(
-                    f"the run in {self.settings.node_dir} is of a model of {kept_d.numel()} parameters, "
-                    f"and this one has {model.numel}",
-                    "give another run_dir",
-                )
-            return kept_d
+            return self._kept_genesis(file, model)
         if isinstance(self.go_on, Checkpoint):
             raise RunError(
                 f"there is no {GENESIS} in {self.settings.node_dir}, with which the run began",
@@ -338,6 +386,35 @@ class JoinedNode:
             )
         genesis_d = model.vector()
         write_pieces_atomic(file, vector_pieces(genesis_d))
+        return genesis_d
+
+    def _kept_genesis(self, file: Path, model: LoopLearner) -> torch.Tensor:
+        kept_d = _genesis_in(file, mapped=model.slices is not None if isinstance(model, HoldsSlices) else False)
+        if kept_d.shape != (model.numel,):
+            raise RunError(
+                f"the run in {self.settings.node_dir} is of a model of {kept_d.numel()} parameters, "
+                f"and this one has {model.numel}",
+                "give another run_dir",
+            )
+        return kept_d
+
+    def _public_genesis(self, model: LoopLearner, privacy: PrivacyBudget) -> torch.Tensor:
+        """The same of a loop whose data are protected: only before the first release may it be the user's model. Later
+        that has seen the data, whatever was said of it."""
+        if isinstance(self.go_on, Checkpoint):
+            raise UsageError(LOADED_STATE, GO_ON_BY_FOLDER)
+        file = self.settings.node_dir / GENESIS
+        if privacy.is_new:
+            genesis_d = self._genesis(model)
+        elif file.is_file():
+            genesis_d = self._kept_genesis(file, model)
+        else:
+            raise RunError(
+                f"{self.settings.node_dir} has a privacy ledger, and no {GENESIS}, with which its run began",
+                "put that back, or give another run_dir",
+            )
+        if self.go_on == "genesis" and not torch.equal(genesis_d, model.vector()):
+            raise UsageError(f"the run in {self.settings.node_dir} began with another model", GO_ON_BY_FOLDER)
         return genesis_d
 
     def _begins_anew(self) -> bool:

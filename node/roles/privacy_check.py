@@ -19,13 +19,22 @@ from node.training.node import Node
 from p2ptrain.privacy.allowance import unaccounted
 from p2ptrain.privacy.base import Spend
 from p2ptrain.privacy.noise_shares import NoiseShares
+from p2ptrain.protocols import implements
 from p2ptrain.tasks import EXTERNAL
-from p2ptrain.training import Trainer
+from p2ptrain.training import Learner
+from p2ptrain.training.base import ProtectsData
 from p2ptrain.training.private_training import PrivateTraining
 
 _SHARED: Final = (
     "take sync.strategy=secure_average, and set sync.sum_noise and sync.sum_clip to what privacy.noise and "
     "privacy.clip are, on all members"
+)
+
+_UNSEEN: Final = "a loop of your own (p2ptrain.join), whose steps are not seen one by one"
+_UNSAID: Final = "a loop of your own (p2ptrain.join) before you say that the model it begins with is public"
+_PUBLIC: Final = (
+    "that model is published as it is: set privacy.public_start=true where none of the data to protect were ever used "
+    "for it (a fresh model of a seed, or a public pretrained one)"
 )
 
 
@@ -41,8 +50,11 @@ def check_privacy(config: Config, *, user_loop: bool = False) -> None:
     unit, spec = config.privacy.find().unit, config.sync.spec()
     per_round, of_sums = unit in ("update", "sum"), unit == "sum"
     strategy, by_example = f"sync.strategy={config.sync.strategy}", "take privatizer=example"
+    own_loop = user_loop or config.task.name == EXTERNAL
     for wrong, what, hint in (
-        (user_loop or config.task.name == EXTERNAL, "a loop of your own (p2ptrain.join)", "give the model as a task"),
+        (own_loop and unit != "update", _UNSEEN, "take privacy.privatizer=update, or give the model as a task"),
+        (own_loop and not config.privacy.public_start, _UNSAID, _PUBLIC),
+        (config.privacy.public_start and not own_loop, "privacy.public_start and a task", "leave public_start out"),
         (config.node.lane == "process", "node.lane=process", "leave it at thread"),
         (config.train.compile and not per_round, "train.compile", "leave it at false, or take privatizer=update"),
         (config.budget.memory is not None, "budget.memory, which has no room planned for it", "leave it out"),
@@ -90,10 +102,11 @@ def check_ledger(node: Node, mark: LedgerMark | None, round: int) -> None:
         node.journal.emit(WarningEvent(message=message, about="privacy"))
 
 
-def check_first_round(config: Config, budget: PrivacyBudget, trainer: Trainer) -> None:
+def check_first_round(config: Config, budget: PrivacyBudget, learner: Learner) -> None:
     """Raise UsageError where the whole budget is less than the run's first round spends: no step would be taken. A
     ledger with entries has begun; its node serves on (spent_budget.py)."""
-    release = trainer.release_of(config.train.steps_in(0))
+    assert implements(learner, ProtectsData), "it has a budget"
+    release = learner.release_of(config.train.steps_in(0))
     if release is None or not budget.is_new or budget.allows(budget.with_release(release)):
         return
     what = plural(release.count, "step") if budget.settings.find().unit == "example" else "it"

@@ -193,8 +193,8 @@ class UserLoop(Protocol):
     def executor(self) -> Executor:
         """Where the steps are."""
 
-    def learner(self, config: Config, peer_id: str) -> UserLearner:
-        """Return the user's model."""
+    def learner(self, config: Config, peer_id: str, privacy: PrivacyBudget | None) -> UserLearner:
+        """Return the user's model. `privacy`: what its data may tell, where they are protected."""
 
     def built(self, node: Node) -> None:
         """The node is built. Nothing runs yet."""
@@ -284,7 +284,7 @@ async def run(
         statistics_file=node_dir / STATISTICS,
         privacy=privacy,
         visitor_ledger=visitors,
-        user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id),
+        user=None if user_loop is None else user_loop.learner(config, held.identity.peer_id, privacy),
     )
     budgeted = within_budget(config, around) if config.budget.is_set else None
     if budgeted is None:

@@ -132,8 +132,9 @@ class InnerLoop:
         skipped_before = self.trainer.skipped_steps
         self.stands = False  # the phase before may have been left where it stood
         self.trainer.begin_round()  # the snapshot before this phase is the one whose correction comes next
-        if implements(self.trainer, ProtectsData):
-            self.trainer.ask_ahead(planned)
+        if implements(self.trainer, ProtectsData) and not self.trainer.ask_ahead(planned):
+            self.settle()
+            return None
         while steps == 0 or not enough(steps):
             self.settle()
             self.phase_steps = steps

@@ -54,7 +54,9 @@ class SwarmCallback(Callback):  # type: ignore[misc]  # lightning is not read by
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Pass the loss on to those who watch the node. The optimizer's hook has counted the step."""
+        """Pass the loss on to those who watch the node. The optimizer's hook has counted the step. Training ends once
+        the budget of privacy is spent."""
+        trainer.should_stop = trainer.should_stop or self._training.budget_spent
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if loss is not None:
             self._training.tell(float(loss))

@@ -7,7 +7,6 @@ with p2ptrain.join(model, optimizer, swarm="invite.txt") as swarm:
 """
 
 import atexit
-import math
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -26,7 +25,7 @@ from node.config.schema import Config, from_raw
 from node.config.sections import NodeConfig, merged
 from node.config.toml_source import Raw, merge
 from node.roles.assembly import check_runnable, own_data
-from node.roles.joined import ENDLESS, JoinedNode, JoinSettings, NodeNow
+from node.roles.joined import ENDLESS, GO_ON_BY_FOLDER, LOADED_STATE, JoinedNode, JoinSettings, NodeNow
 from node.roles.joined_process import ProcessNode
 from node.roles.joined_ranks import FollowingNode, LeadingNode, LoopNode, Ranks, cut_vectors, ranks_of
 from node.swarm.folder import SwarmFolder
@@ -149,10 +148,9 @@ class Swarm:
         self._stepped()
 
     def tell(self, *, loss: float | None = None, tokens: int = 0) -> None:
-        """Tell what the newest step came to, for who watches: its mean loss, and how many predictions it trained on."""
-        learner = self._there()
-        learner.newest_loss = math.nan if loss is None else float(loss)
-        learner.tokens += tokens
+        """Tell what the newest step came to, for who watches: its mean loss, and how many predictions it trained on.
+        Where the data are protected (`[privacy]`) neither is passed on."""
+        self._there().tell(loss=loss, tokens=tokens)
 
     @property
     def has_node(self) -> bool:
@@ -209,6 +207,35 @@ class Swarm:
         """The node's folder: checkpoints, events, identity. Give its parent as `run_dir` to go on later."""
         return self._node_dir
 
+    @property
+    def epsilon(self) -> float | None:
+        """What the data have spent of their privacy, at `privacy.delta`; None where nothing protects them."""
+        node = self._private_node()
+        if node is None:
+            return None
+        with self._turn.lent():
+            return node.ask(lambda it: None if it.privacy is None else it.privacy.epsilon)
+
+    @property
+    def budget_spent(self) -> bool:
+        """Whether the next round would exceed `privacy.epsilon`. The steps from here on are the loop's own: they are
+        not counted, and nothing of them leaves. The node serves on until the block ends."""
+        node = self._private_node()
+        return node is not None and node.budget_spent
+
+    def serve(self) -> None:
+        """Serve others until the run is over, or Ctrl-C, once the budget is spent: the model follows theirs. Raises
+        UsageError before that, and RunError where the node has failed."""
+        node = self._private_node()
+        if node is None:
+            raise UsageError("no budget of privacy can be spent here: it has no [privacy]", "train on")
+        with self._turn.lent():
+            node.serve()
+
+    def _private_node(self) -> JoinedNode | None:
+        node = self._running()
+        return node if isinstance(node, JoinedNode) and node.settings.config.privacy.on else None
+
     def evaluate(self) -> float:
         """Return the held-out loss of the model as it is now, by the `evaluate` that `join` was given. The global
         random numbers are then as they were before."""
@@ -218,7 +245,10 @@ class Swarm:
 
     def export(self, folder: str | Path) -> Path:
         """Write the model as it is now, and return the folder: by its own `save_pretrained` where it has one, else as
-        `model.safetensors` with the names of its `state_dict`. Raises OSError, and UsageError for a model in parts."""
+        `model.safetensors` with the names of its `state_dict`. With `[privacy]` it is the model without the own steps
+        since the last round. Raises OSError, and UsageError for a model in parts."""
+        if self._learner is not None and self._learner.is_private:
+            return export_model(self._learner.model_with(), Path(folder))
         if self._ranks is not None and self._ranks.shards is not None:
             raise UsageError(
                 "this rank has a part of the model alone",
@@ -239,6 +269,8 @@ class Swarm:
         is damaged, or of another model, another run or another member; before the block, that is found as it is
         entered. Under DDP every rank calls it; what a rank that follows another gives is not looked at."""
         joined = self._joined
+        if self._settings is not None and self._settings.config.privacy.on:
+            self.refuse(UsageError(LOADED_STATE, GO_ON_BY_FOLDER))
         if joined is not None and joined.has_trained:
             raise UsageError(
                 "the swarm's state cannot be loaded once steps were taken", "load it before the first step"
@@ -426,6 +458,8 @@ def join(
         )
         if ranks is not None and ranks.shards is not None and how.config.node.lane == "process":
             raise UsageError("the node of a model in parts runs in rank 0 itself", "leave node.lane out")
+        if ranks is not None and how.config.privacy.on:
+            raise UsageError("[privacy] wants the loop in one process, and this has several ranks", "leave it out")
     except P2PTrainError as error:
         if ranks is not None:
             ranks.refuse(error)

@@ -60,6 +60,11 @@ class TrainerSwarm:
         if self.swarm is not None:
             self.swarm.tell(loss=loss)
 
+    @property
+    def budget_spent(self) -> bool:
+        """Whether more steps would tell more of the data than `privacy.epsilon` allows: training is to end."""
+        return self.swarm is not None and self.swarm.budget_spent
+
     def state(self) -> dict[str, Any]:
         """Return the swarm's state for a checkpoint, or the last one where it was left; {} where there is none."""
         return self._left if self.swarm is None else self.swarm.state_dict()

@@ -64,7 +64,9 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         )
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
-        """Leave with the last step, so that what is evaluated and saved after it is the model with all corrections."""
+        """Leave with the last step, so that what is evaluated and saved after it is the model with all corrections. It
+        is the last one, too, once the budget of privacy is spent."""
+        control.should_training_stop = control.should_training_stop or self._training.budget_spent
         if control.should_training_stop:
             self._training.leave(cut_short=False)
 

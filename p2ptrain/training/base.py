@@ -12,6 +12,7 @@ import torch
 
 from p2ptrain.inner.base import MomentBuffer, Place
 from p2ptrain.inner.inner_state import BufferPart, InnerState
+from p2ptrain.privacy.base import Release
 from p2ptrain.saved.tensor_file import Storable
 from p2ptrain.sync.sliced_vectors import SliceHolders
 from p2ptrain.tasks.base import Shard
@@ -183,11 +184,14 @@ class GivesBackMemory(Protocol):
 
 @runtime_checkable
 class ProtectsData(Protocol):
-    """A learner that may protect what it trains on (p2ptrain/privacy). Where it does not, both calls do nothing."""
+    """A learner that may protect what it trains on (p2ptrain/privacy). Where it does not, the calls do nothing."""
 
-    def ask_ahead(self, steps: int) -> None:
-        """Ask for the releases of a round of so many steps, from who counts them. Where that is refused, `take_step`
-        takes no more steps."""
+    def ask_ahead(self, steps: int) -> bool:
+        """Ask for the releases of a round of so many steps, from who counts them. False where that is refused:
+        `take_step` then takes no more steps."""
+
+    def release_of(self, steps: int) -> Release | None:
+        """Return what a round of so many steps will release; None where nothing is protected."""
 
     def end_round(self) -> None:
         """Make the round's own move what may be released of it, in the live model. Call it before a snapshot."""

@@ -41,14 +41,20 @@ class PrivateRounds:
 
     def release_(self) -> None:
         """Clip and noise the own move, in the model. Raises BudgetSpentError, with the move undone."""
-        data_d, privatizer = self._flat.data_d, self._privacy.privatizer
+        data_d = self._flat.data_d
         self._flat.copies.settle()
         move_d = data_d.sub(self._origin_d)
         data_d.copy_(self._origin_d)
         self.allowance.take()
-        norm = torch.linalg.vector_norm(move_d, dtype=torch.float64)
-        factor = float(privatizer.factors(norm[None])[0])
-        move_d = move_d.mul_(factor) if factor else move_d.zero_()  # not finite
-        privatizer.add_noise_(move_d, self._privacy.source)
+        hide_(move_d, self._privacy)
         data_d.add_(move_d)
         self.begin()
+
+
+def hide_(move_d: torch.Tensor, privacy: PrivateTraining) -> None:
+    """Make the own move (d,) of a round what may be released of it, in place: clipped whole, then noised. One that is
+    not finite counts as none."""
+    norm = torch.linalg.vector_norm(move_d, dtype=torch.float64)
+    factor = float(privacy.privatizer.factors(norm[None])[0])
+    move_d = move_d.mul_(factor) if factor else move_d.zero_()
+    privacy.privatizer.add_noise_(move_d, privacy.source)

@@ -259,9 +259,9 @@ class Trainer(Learner):
             self.budget_spent = True
             return None
 
-    def ask_ahead(self, steps: int) -> None:
-        """Ask for what a round of so many steps will release, before the first of them. Where the budget does not allow
-        it, no more steps are taken."""
+    def ask_ahead(self, steps: int) -> bool:
+        """Ask for what a round of so many steps will release, before the first of them. False where the budget does not
+        allow it: then no more steps are taken."""
         with self._live:
             try:
                 if self._private_steps is not None:
@@ -270,6 +270,7 @@ class Trainer(Learner):
                     self._private_rounds.allowance.ask_ahead(1)
             except BudgetSpentError:
                 self.budget_spent = True
+            return not self.budget_spent
 
     def release_of(self, steps: int) -> Release | None:
         """Return what a round of so many steps will release; None where nothing is protected."""

@@ -2,6 +2,10 @@
 
 Nothing of the user's is replaced: parameters keep their storage, the optimizer its state. Between two steps, in the
 thread that trains, the swarm's corrections are added to the parameters.
+
+Where it is to `protect` what the loop trains on, the move of each round is clipped and noised in the live parameters at
+the round's end (private_moves.py). Whatever the node asks of the model, also in the midst of a round, is then answered
+with the model without the own moves that are not released yet.
 """
 
 import copy
@@ -16,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from p2ptrain.privacy.base import BudgetSpentError, Release
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.saved.tensor_file import Storable, append
 from p2ptrain.sync.sliced_vectors import SliceHolders
@@ -27,6 +32,8 @@ from p2ptrain.training.loop_turn import LoopTurn, random_state_kept
 from p2ptrain.training.names import canonical
 from p2ptrain.training.optimizer_state import Take, packed, unpack_into
 from p2ptrain.training.parameter_vector import ParameterVector
+from p2ptrain.training.private_moves import PrivateMoves
+from p2ptrain.training.private_training import PrivateTraining
 from p2ptrain.training.sharded_model import ShardedModel
 from p2ptrain.training.train_config import TrainConfig
 from p2ptrain.training.trainer import UNTRAINED_PREFIX
@@ -83,6 +90,9 @@ class UserModel:
         self.fingerprint = fingerprint(self.model)
         self.identity = frozen_digest(self.model)
         """Of what is frozen at the join: adapters over unlike base models must not be averaged."""
+        self.budget_spent = False
+        """Whether no round is released any more, as it would exceed the budget of privacy."""
+        self._private: PrivateMoves | None = None
         self._evaluate = evaluate
         self._turn = turn or LoopTurn()
         self._told: set[str] = set()
@@ -94,6 +104,58 @@ class UserModel:
                 f"the optimizer ({type(optimizer).__name__}) holds none of the model's trainable parameters, and would "
                 "undo every correction: make it from model.parameters(), or leave it out and call swarm.step()"
             )
+
+    def protect(self, privacy: PrivateTraining, public_d: torch.Tensor) -> None:
+        """Release nothing of the own moves but as `privacy` says, from now on. The model begins at `public_d` (d,),
+        which counts as known to everybody. Raises TaskError for a model in parts, and for what is protected otherwise
+        than by the round."""
+        if not isinstance(self._values, ParameterVector):
+            raise TaskError("[privacy] wants the whole model in one process, and this one is in parts")
+        if privacy.privatizer.unit != "update":
+            raise TaskError(
+                f"privacy.privatizer={privacy.privatizer.name} protects {privacy.privatizer.unit!r}, and the steps of "
+                "a loop of one's own are not seen one by one: take update"
+            )
+        self._private = PrivateMoves(self._values, privacy, public_d)
+
+    def ask_ahead(self, steps: int) -> bool:
+        """Ask for the release of a round, before its first step. False where the budget does not allow it: then no
+        more steps are counted. True where nothing is protected."""
+        if self._private is not None:
+            try:
+                self._private.allowance.ask_ahead(1)
+            except BudgetSpentError:
+                self.budget_spent = True
+        return not self.budget_spent
+
+    def release_of(self, steps: int) -> Release | None:
+        """Return what a round will release; None where nothing is protected."""
+        return None if self._private is None else self._private.allowance.release_of(1)
+
+    def end_round(self) -> None:
+        """Make the round's own move a release, in the live parameters, where it is protected. TaskError where they are
+        not those of the join any more."""
+        if self._private is not None:
+            self._values.check_same(self.model)
+            self.changes += 1
+            self._private.release_()
+
+    @property
+    def is_private(self) -> bool:
+        """Return whether what the loop trains on is protected."""
+        return self._private is not None
+
+    @property
+    def _moving(self) -> ParameterVector | ShardedModel | PrivateMoves:
+        """What changes the parameters from outside the user's loop."""
+        return self._values if self._private is None else self._private
+
+    def tell(self, *, loss: float | None, tokens: int) -> None:
+        """Take what the user's loop says of its newest step. Where its data are protected, neither is kept: no noise
+        covers them."""
+        if self._private is None:
+            self.newest_loss = math.nan if loss is None else float(loss)
+            self.tokens += tokens
 
     @property
     def numel(self) -> int:
@@ -174,7 +236,7 @@ class UserModel:
     def take_step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float | None:
         """Note the step that the user's loop has taken. Return the loss that it has told, else nan; None when it takes
         no more. The rate is the user's: the arguments are not used."""
-        if self.ended:
+        if self.ended or self.budget_spent:
             return None
         self.global_step += 1
         if self.optimizer is not None:
@@ -183,23 +245,26 @@ class UserModel:
         return loss
 
     def vector(self) -> torch.Tensor:
-        """Return a copy of the live parameters, fp32 (d,) on the CPU. TaskError where they are not those of the join
-        any more."""
+        """Return a copy of the live parameters, fp32 (d,) on the CPU; of those that may leave, where the own moves are
+        protected. TaskError where they are not those of the join any more."""
         self._values.check_same(self.model)
-        return self._values.vector()
+        return self._values.vector() if self._private is None else self._private.public_d.clone()
 
     def begin_round(self) -> None:
-        """Do nothing: there is no drift correction in a loop of the user's own."""
+        """Take out of the model what was not released of a round that was left, where own moves are protected. There is
+        no drift correction in a loop of the user's own."""
+        if self._private is not None:
+            self._private.undo_()
 
     def correct(self, correction_d: torch.Tensor) -> None:
         """Add `correction_d` (d,) to the live parameters. ValueError on another shape."""
         self.changes += 1
-        self._values.add_(correction_d)
+        self._moving.add_(correction_d)
 
     def load_vector(self, x_d: torch.Tensor) -> None:
         """Set the live parameters to `x_d` (d,). ValueError on another shape."""
         self.changes += 1
-        self._values.load_(x_d)
+        self._moving.load_(x_d)
 
     def evaluate(self, x_d: torch.Tensor | None = None) -> float:
         """Return the held-out loss of the model `x_d` (d,), or of the live one, on a copy of the model."""
@@ -226,7 +291,9 @@ class UserModel:
                 module.training = training
 
     def model_with(self, x_d: torch.Tensor | None = None) -> nn.Module:
-        """Return a copy of the bare model in eval mode, with the parameters `x_d` (d,) or the live ones."""
+        """Return a copy of the bare model in eval mode, with the parameters `x_d` (d,), or as `vector` returns them."""
+        if x_d is None and self._private is not None:
+            x_d = self._private.public_d
         model = copy.deepcopy(self.model, _activations(self.model)).eval()
         if x_d is not None:
             trained = {name for name, _ in self._trained}
@@ -260,7 +327,8 @@ class UserModel:
 
     def _state(self, take: Take) -> dict[str, Storable]:
         untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model, self._trained).items()}
-        finer = {FINER_PREFIX + name: value for name, value in self._values.finer().items()}
+        kept = self._values.finer() if self._private is None else {}  # bits of moves that are not released
+        finer = {FINER_PREFIX + name: value for name, value in kept.items()}
         optimizer = self._optimizer_state(take)
         return {"parameters": self.vector(), **finer, **optimizer, **untrained, "counters": self.counters()}
 
@@ -280,7 +348,8 @@ class UserModel:
         self._load_optimizer(_Under(OPTIMIZER_PREFIX, state))
         if parameters_d is not None:
             self.load_vector(parameters_d)
-            self._values.add_finer_(_Under(FINER_PREFIX, state))
+            if self._private is None:
+                self._values.add_finer_(_Under(FINER_PREFIX, state))
         take_up_untrained(self.model, _Under(UNTRAINED_PREFIX, state), self._trained)
         self.global_step, self.tokens, self.skipped_steps = (int(count) for count in counters)
 

@@ -30,8 +30,11 @@ class _Work:
 class CallerExecutor(ThreadExecutor):
     """Executor whose inner thread is the one that calls `advance`, `begin` and `serve`."""
 
-    def __init__(self) -> None:
+    def __init__(self, goes_on: Callable[[], bool] = lambda: False) -> None:
+        """`goes_on`: whether the caller's steps are its own from now on, and counted no more: it then waits for no
+        work, and runs what there is after each of them."""
         super().__init__()
+        self.goes_on = goes_on
         self._evaluate_limit = trio.CapacityLimiter(1)
         self._change = threading.Condition()
         self._running = threading.Lock()
@@ -75,9 +78,13 @@ class CallerExecutor(ThreadExecutor):
         return self._next() and self._run_until_step()
 
     def advance(self) -> bool:
-        """A step was taken: run the work on to its next one. Where this work ends, wait for the next. Return False
-        where there is no more."""
-        return self._work is not None and self._run_until_step()
+        """A step was taken: run the work on to its next one. Where this work ends, wait for the next, unless the caller
+        `goes_on` without. Return False where there is no more."""
+        if not self.goes_on():
+            return self._work is not None and self._run_until_step()
+        while self._work is not None:
+            self._run_part()
+        return not self._closed
 
     def serve(self) -> None:
         """Run all work until `close`: the caller takes no more steps, and work that waits for one finds that out."""
@@ -100,6 +107,8 @@ class CallerExecutor(ThreadExecutor):
 
     def _run_until_step(self) -> bool:
         while not self._run_part():
+            if self.goes_on():
+                return not self._closed
             if not self._next():
                 return False
         return True
