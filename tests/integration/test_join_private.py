@@ -1,6 +1,7 @@
 """`p2ptrain.join` with `[privacy]`: loops of their own over real libp2p, and what their nodes send of them."""
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -110,7 +111,7 @@ def test_what_a_neighbour_is_sent_is_the_clipped_and_noised_move(
                 quiet=True,
             ) as swarm:
                 strategy = node_of(swarm).strategy
-                for step in range(60):
+                for step in range(40):
                     train(public, optimizer, range(step, step + 1), factor=1.0, wait_s=0.02)
                     held = strategy.estimate(first_id[0]) if first_id else None
                     if held is not None:
@@ -124,17 +125,17 @@ def test_what_a_neighbour_is_sent_is_the_clipped_and_noised_move(
     start_d = vector(private)
     with first:
         first_id.append(first.peer_id)
-        for step in range(60):
+        for step in range(40):
             train(private, first_optimizer, range(step, step + 1), factor=-20.0, wait_s=0.02)
             first.tell(loss=1.25, tokens=99)
         epsilon = first.epsilon
     thread.join(PATIENCE_S)
     assert errors == []
-    assert len(released.moves) >= 5
+    assert len(released.moves) >= 4
     assert all(float(own_d.norm()) > 2 * CLIP for own_d, _ in released.moves[:3]), "there is something to clip"
     assert all(float(hidden_d.norm()) <= CLIP * 1.01 for _, hidden_d in released.moves)
     updates = [held for held in seen if not torch.equal(held, start_d)]
-    assert len({held.numpy().tobytes() for held in updates}) >= 3, "it was sent new models"
+    assert len({held.numpy().tobytes() for held in updates}) >= 2, "it was sent new models"
     for held in updates:
         nearest = min(float((held - model_d).abs().max()) for model_d in released.models)
         assert nearest < 1e-5, "each is a model that was released"
@@ -174,13 +175,14 @@ def test_a_move_that_was_not_released_is_in_nothing_but_the_programs_own_model(t
     kept = p2ptrain.load(tmp_path / "run")
     for state in (exported, kept):
         assert max(float(it.abs().max()) for it in state.values()) < 1.0
-    assert float(model[0].weight[0, 0]) == CANARY, "the loop's own model has it"  # type: ignore[index, union-attr]
+    assert float(vector(model)[0]) == CANARY, "the loop's own model has it"
     pattern = torch.full((4,), CANARY).numpy().tobytes()
     files = [each for each in (tmp_path / "run").rglob("*") if each.is_file()]
     assert len(files) > 5
     assert not [each for each in files if pattern in each.read_bytes()]
 
 
+@pytest.mark.thorough
 def test_once_the_budget_is_spent_the_loop_goes_on_alone_and_the_node_serves(tmp_path: Path) -> None:
     model = model_of()
     budget = {"privacy.noise": 2.0, "privacy.epsilon": 6.0}
@@ -228,8 +230,7 @@ def test_a_program_that_starts_again_with_a_model_of_its_own_publishes_the_runs(
     with swarm:
         train(model, optimizer, range(6))
         swarm.leave(cut_short=True)
-    for each in (swarm.run_dir / "checkpoint").iterdir():  # as where it was killed before the first one
-        each.unlink()
+    shutil.rmtree(swarm.run_dir / "checkpoint")  # as where it was killed before the first one
     trained = model_of(seed=5)
     again, optimizer = joined(trained, tmp_path)
     with again:
@@ -301,10 +302,6 @@ def killed(folder: Path, restarts: int) -> None:
     assert sum(busy) >= restarts // 2, "it released rounds in many of its lives"
 
 
-def test_three_kills(tmp_path: Path) -> None:
-    killed(tmp_path, 3)
-
-
 @pytest.mark.thorough
-def test_twenty_kills(tmp_path: Path) -> None:
-    killed(tmp_path, 20)
+def test_four_kills(tmp_path: Path) -> None:
+    killed(tmp_path, 4)

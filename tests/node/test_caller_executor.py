@@ -129,3 +129,26 @@ def test_work_without_steps_is_done_on_the_way(steps: int) -> None:
         pass
     thread.join(5)
     assert len(ran) == steps + 2
+
+
+def test_a_caller_that_goes_on_alone_waits_for_no_work_and_runs_what_there_is() -> None:
+    alone, ran, more = threading.Event(), list[tuple[int, int]](), list[tuple[int, int]]()
+    executor, wanted = CallerExecutor(alone.is_set), threading.Event()
+
+    async def main() -> None:
+        await executor.drive(counting(1, ran))
+        while not wanted.is_set():  # nothing is to be run: who waited for work would hang here
+            await trio.sleep(0.001)
+        await executor.drive(counting(2, more))
+
+    thread, found = in_loop(main, executor)
+    assert executor.begin()
+    alone.set()
+    assert executor.advance(), "returns although there is no work"
+    assert executor.advance()
+    wanted.set()
+    while executor.advance():
+        pass
+    thread.join(5)
+    assert found == [None]
+    assert [step for step, _ in more] == [0, 1]

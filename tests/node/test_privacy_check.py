@@ -57,9 +57,15 @@ def test_noise_in_sums_goes_with_what_all_members_set() -> None:
     check_privacy(from_raw(raw_of(SUMS, sync=SECURE)))
 
 
-def test_no_loop_of_the_users_own_has_it() -> None:
-    with pytest.raises(UsageError, match=r"p2ptrain\.join"):
-        check_privacy(from_raw(raw_of(UPDATE)), user_loop=True)
+def test_a_loop_of_the_users_own_has_it_for_rounds_and_once_its_start_is_said_to_be_public() -> None:
+    external = {"task": {"name": "external"}}
+    with pytest.raises(UsageError, match=r"p2ptrain\.join.*privacy\.public_start=true"):
+        check_privacy(from_raw(raw_of(UPDATE, **external)), user_loop=True)
+    check_privacy(from_raw(raw_of(UPDATE | {"public_start": True}, **external)), user_loop=True)
+    with pytest.raises(UsageError, match="not seen one by one"):
+        check_privacy(from_raw(raw_of(EXAMPLE | {"public_start": True}, **external)), user_loop=True)
+    with pytest.raises(UsageError, match="public_start and a task"):
+        check_privacy(from_raw(raw_of(UPDATE | {"public_start": True})))
 
 
 def test_no_site_has_it() -> None:
