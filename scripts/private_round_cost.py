@@ -3,8 +3,8 @@
     python scripts/private_round_cost.py
     python scripts/private_round_cost.py --turns 40 --parameters 1000000
 
-One JSON line a size: medians in milliseconds of the processor, in one thread, and nanoseconds a parameter. A plain round
-ends with a copy of the parameters; a private one is clipped, noised and set in the live model as well.
+One JSON line a size: medians in milliseconds of the processor, in one thread, and nanoseconds a parameter. A plain
+round ends with a copy of the parameters; a private one is clipped, noised and set in the live model as well.
 """
 
 import argparse

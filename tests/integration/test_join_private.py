@@ -303,5 +303,5 @@ def killed(folder: Path, restarts: int) -> None:
 
 
 @pytest.mark.thorough
-def test_four_kills(tmp_path: Path) -> None:
-    killed(tmp_path, 4)
+def test_three_kills(tmp_path: Path) -> None:
+    killed(tmp_path, 3)

@@ -137,8 +137,7 @@ def test_a_caller_that_goes_on_alone_waits_for_no_work_and_runs_what_there_is() 
 
     async def main() -> None:
         await executor.drive(counting(1, ran))
-        while not wanted.is_set():  # nothing is to be run: who waited for work would hang here
-            await trio.sleep(0.001)
+        await trio.to_thread.run_sync(wanted.wait)  # nothing is to be run: who waited for work would hang here
         await executor.drive(counting(2, more))
 
     thread, found = in_loop(main, executor)
