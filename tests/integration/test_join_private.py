@@ -167,6 +167,7 @@ def test_a_move_that_was_not_released_is_in_nothing_but_the_programs_own_model(t
                 other.leave(cut_short=True)
             swarm.export(tmp_path / "export")
             assert len(swarm.state_dict()) > 0
+            assert float(vector(model)[0]) == CANARY, "the loop's own model has it"
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -175,7 +176,6 @@ def test_a_move_that_was_not_released_is_in_nothing_but_the_programs_own_model(t
     kept = p2ptrain.load(tmp_path / "run")
     for state in (exported, kept):
         assert max(float(it.abs().max()) for it in state.values()) < 1.0
-    assert float(vector(model)[0]) == CANARY, "the loop's own model has it"
     pattern = torch.full((4,), CANARY).numpy().tobytes()
     files = [each for each in (tmp_path / "run").rglob("*") if each.is_file()]
     assert len(files) > 5
