@@ -52,9 +52,14 @@ class PrivacyBudget:
         """Return whether nothing was spent yet, of what is known."""
         return not (self._ledger.mark.entries or self.torn)
 
-    def with_release(self, release: Release) -> float:
-        """Return what would be spent with `release`."""
-        return self._accountant.epsilon(self.settings.delta, self._ledger.with_torn(release))
+    def with_release(self, release: Release, *later: Release) -> float:
+        """Return what would be spent with `release`, and with those after it."""
+        return self._accountant.epsilon(self.settings.delta, [*self._ledger.with_torn(release), *later])
+
+    def has_paid_for(self, release: Release) -> bool:
+        """Return whether the ledger has as many releases of this mechanism, noise and rate."""
+        key = (release.mechanism, release.noise, release.rate)
+        return self._ledger.contents.releases.get(key, 0) >= release.count
 
     def allows(self, epsilon: float) -> bool:
         """Return whether so much may be spent."""

@@ -33,7 +33,11 @@ def disclosures(config: Config) -> list[Disclosure]:
     """Return what a node with these settings tells."""
     if not config.privacy.on:
         why = "nothing is clipped or noised: privacy.privatizer is none"
-        return [Disclosure("updates, snapshots, checkpoints, losses and metrics", Coverage.UNCOVERED, why)]
+        found = [Disclosure("updates, snapshots, checkpoints, losses and metrics", Coverage.UNCOVERED, why)]
+        if config.warm_up.share:
+            exact = "neighbours get exact counts, means and variances of classes of five examples or more"
+            found.append(Disclosure("class statistics", Coverage.UNCOVERED, exact))
+        return found
     unit = config.privacy.find().unit
     per_round = unit in ("update", "sum")
     if config.warm_up.share:  # then the unit is an example

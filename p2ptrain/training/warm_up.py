@@ -1,5 +1,6 @@
 """What a trainer's task gives for a newcomer's warm-up: sums of its own examples, and batches of synthetic ones."""
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,6 +11,7 @@ from p2ptrain.tasks.base import Batch, Classifies, Shard, Task, TaskError
 from p2ptrain.tasks.batches import pair_of
 from p2ptrain.tasks.calling import calling
 from p2ptrain.warm_up import ClassSums, SharedStatistics, SyntheticExamples
+from p2ptrain.warm_up.class_statistics import MAX_CLASSES
 
 AT_ONCE: Final = 1024
 """Examples that are read at a time."""
@@ -29,7 +31,7 @@ class WarmUpTask:
                 "that it does: give it classes, input_range, example_count and examples_at (docs/how-to/cold-start.md)"
             )
         self._task, self._shard = task, shard
-        self.classes, (self._low, self._high) = task.classes, task.input_range
+        self.classes, (self._low, self._high) = _declared(task)
         with calling(task, "example_count"):
             self.examples = task.example_count(shard)
         """Examples of the shard."""
@@ -45,7 +47,11 @@ class WarmUpTask:
         try:
             sums = ClassSums(classes=self.classes, coordinates=self.coordinates, low=self._low, high=self._high)
             for start in range(0, self.examples, AT_ONCE):
-                sums.add(*self._read(range(start, min(start + AT_ONCE, self.examples))))
+                inputs, labels_n = self._read(range(start, min(start + AT_ONCE, self.examples)))
+                if inputs.shape[1:] != self._shape:
+                    shapes = f"{tuple(inputs.shape[1:])} and {tuple(self._shape)}"
+                    raise ValueError(f"inputs of one shape are wanted, and {self._task.name} has {shapes}")
+                sums.add(inputs.cpu(), labels_n.cpu())
         except ValueError as error:
             raise TaskError(f"[warm_up]: {error}") from error
         return sums
@@ -55,7 +61,7 @@ class WarmUpTask:
     ) -> Iterator[Batch]:
         """Yield `steps` batches of `size` examples, of which the share `own_share` is drawn from the shard."""
         synthetic = SyntheticExamples(statistics, shape=self._shape, low=self._low, high=self._high, seed=seed ^ WARMED)
-        own = round(own_share * size)
+        own = min(round(own_share * size), size - 1)
         for step in range(steps):
             inputs, labels_n = synthetic.draw(size - own)
             if own:
@@ -77,3 +83,18 @@ class WarmUpTask:
                 f"[warm_up] wants batches of inputs, numbers (n, ...), and labels (n,); {self._task.name}'s are others"
             )
         return pair
+
+
+def _declared(task: Classifies) -> tuple[int, tuple[float, float]]:
+    """Return the number of classes, and the range of inputs. TaskError where they are none: they are the author's."""
+    classes, bounds = task.classes, task.input_range
+    try:
+        low, high = map(float, bounds)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if type(classes) is not int or not 1 <= classes <= MAX_CLASSES or not -math.inf < low < high < math.inf:
+        raise TaskError(
+            f"[warm_up] wants classes, a number from 1 to {MAX_CLASSES}, and input_range, two finite numbers of which "
+            f"the first is less; {task.name} has {classes!r} and {bounds!r}"
+        )
+    return classes, (low, high)

@@ -2,6 +2,7 @@
 
 import math
 import struct
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from p2ptrain.privacy.accounting import epsilon_of
 from p2ptrain.privacy.secret_random import SecretRandom
 from p2ptrain.tasks import Shard
-from p2ptrain.tasks.base import TaskError
+from p2ptrain.tasks.base import Batch, TaskError
 from p2ptrain.tasks.digits import Digits
 from p2ptrain.tasks.quadratic import Quadratic
 from p2ptrain.training import TrainConfig, Trainer
@@ -182,6 +183,46 @@ def test_synthetic_examples_are_of_the_known_classes_within_the_range_and_of_the
 def test_a_task_without_classes_is_refused_in_one_line() -> None:
     with pytest.raises(TaskError, match="tells classes of real-valued inputs apart"):
         WarmUpTask(Quadratic(), Shard())
+
+
+@pytest.mark.parametrize(
+    ("classes", "bounds"),
+    [("ten", (0.0, 1.0)), (0, (0.0, 1.0)), (10, (1.0, 1.0)), (10, (0.0, math.inf)), (10, None), (10, (0.0,))],
+)
+def test_a_task_that_declares_what_cannot_be_is_refused(classes: object, bounds: object) -> None:
+    class Wrong(Digits):
+        pass
+
+    Wrong.classes, Wrong.input_range = classes, bounds  # type: ignore[assignment]
+    with pytest.raises(TaskError, match="wants classes, a number"):
+        WarmUpTask(Wrong(), Shard())
+
+
+def test_inputs_of_several_shapes_are_refused() -> None:
+    class Growing(Digits):
+        def examples_at(self, shard: Shard, numbers: Sequence[int]) -> Batch:
+            inputs, labels_n = super().examples_at(shard, numbers)
+            return (inputs if len(numbers) == 1 else inputs[:, 1:]), labels_n
+
+    with pytest.raises(TaskError, match="inputs of one shape"):
+        WarmUpTask(Growing(), Shard()).sums()
+
+
+def test_a_batch_has_a_synthetic_example_whatever_the_own_share() -> None:
+    own = WarmUpTask(Digits(), Shard(index=0, count=8))
+    shared = robust_statistics([own.sums().statistics()], f=0)
+    assert shared is not None
+    asked: list[int] = []
+
+    class Noted(Digits):
+        def train_batch(self, step: int, *, seed: int, shard: Shard, size: int) -> Batch:
+            asked.append(size)
+            return super().train_batch(step, seed=seed, shard=shard, size=size)
+
+    task = WarmUpTask(Noted(), Shard(index=0, count=8))
+    assert [len(labels_n) for _, labels_n in task.batches(shared, steps=1, size=8, own_share=0.99, seed=1)] == [8]
+    assert [len(labels_n) for _, labels_n in task.batches(shared, steps=1, size=1, own_share=0.99, seed=1)] == [1]
+    assert asked == [7]
 
 
 def test_a_warm_up_trains_local_parameters_alone_and_knows_classes_that_the_shard_lacks() -> None:

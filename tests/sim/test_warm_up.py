@@ -13,6 +13,7 @@ from node.roles.privacy_check import PrivacyBudget
 from node.system.errors import UsageError
 from node.system.run_dir import PRIVACY, STATISTICS
 from node.training.node import Node
+from node.training.warming_up import StatedData
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.training import Trainer
 from p2ptrain.warm_up import ClassStatistics, parse_statistics
@@ -59,7 +60,7 @@ def _lie(node: Node) -> None:
     assert node.warm_up is not None
     ones_kd = torch.ones(10, 64)
     lie = ClassStatistics(counts_k=torch.full((10,), 1e9), means_kd=ones_kd, variances_kd=ones_kd).encode()
-    node.warm_up.statement = lambda budget: lie  # type: ignore[method-assign]
+    node.warm_up.statement = lambda budget: StatedData(lie, None)  # type: ignore[method-assign]
 
 
 def test_a_newcomer_with_few_examples_warms_its_head_up_and_one_with_many_does_not(tmp_path: Path) -> None:
@@ -108,12 +109,12 @@ def test_a_private_statement_is_in_the_ledger_before_it_is_made_and_is_paid_for_
 
     first = played(once, tmp_path)
     assert order[0] == MECHANISM
-    statement = (tmp_path / "n0" / STATISTICS).read_bytes()
+    statement = (tmp_path / "n0" / STATISTICS).read_bytes()[8:]
     parse_statistics(statement, classes=10, coordinates=64)
     assert first.node.service._server.statistics is not None
     assert first.node.service._server.statistics.payload == statement
     again = played(once, tmp_path)
-    assert (tmp_path / "n0" / STATISTICS).read_bytes() == statement
+    assert (tmp_path / "n0" / STATISTICS).read_bytes()[8:] == statement
     assert again.node.service._server.statistics is not None
     assert again.node.service._server.statistics.payload == statement
     releases = read_ledger(tmp_path / "n0" / PRIVACY).releases
