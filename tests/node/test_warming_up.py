@@ -54,6 +54,7 @@ def test_a_kept_statement_has_the_noise_that_it_was_made_with_and_costs_nothing(
     spent = budget.epsilon
     assert spent > 0
     again = warm_up(tmp_path, noise=1.0).statement(budget)
+    assert again is not None
     assert again == first
     assert again.noise == 4.0
     assert budget.epsilon == spent
