@@ -54,7 +54,22 @@ def random_logits(x_d: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
     return LARGEST_LOGIT * torch.randn(len(x_d), generator=drawn)
 
 
-LIES: Final[dict[str, Lie]] = {each.__name__: each for each in (sign_flipped, constant_class, random_logits)}
+def quiet_constant(x_d: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
+    """Every digit is a 0, no louder than what it thinks: as far from zero as an honest member."""
+    lie_d = constant_class(x_d, drawn)
+    return lie_d * (x_d.norm() / lie_d.norm())
+
+
+def leaning(x_d: torch.Tensor, drawn: torch.Generator) -> torch.Tensor:
+    """What it thinks, with two nats more for 0: among the honest, and on one side of them in every round."""
+    lie_nc = x_d.clone().view(-1, CLASSES)
+    lie_nc[:, 0] += 2
+    return (lie_nc - lie_nc.mean(1, keepdim=True)).flatten()
+
+
+LIES: Final[dict[str, Lie]] = {
+    each.__name__: each for each in (sign_flipped, constant_class, random_logits, quiet_constant, leaning)
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,7 @@ def make_report(plan: Plan, outcome: Outcome) -> Report:
         bytes_sent=mean([each.bytes_sent for each in summaries]),
         sent_bits=mean([each.sent_bits for each in summaries]),
         published_bits=mean([each.published_bits for each in summaries]),
-        all_reduce_bits=ring_all_reduce_bits(len(plan.nodes)),
+        all_reduce_bits=None if shares_logits else ring_all_reduce_bits(len(plan.nodes)),
     )
     summary = SwarmSummary(nodes=tuple(_summaries(outcome.finished)), swarm=totals)
     write_atomic(summary, plan.run_dir / SUMMARY)
@@ -182,7 +182,8 @@ def _sent(totals: SwarmTotals, ratio: float | None) -> list[tuple[str, Text]]:
     fp32."""
     if not totals.sent_bits:
         return []
-    each = f"{totals.sent_bits:.3g} bits per parameter and inner step, copies and overhead included"
+    unit = "shared logit" if totals.all_reduce_bits is None else "parameter"
+    each = f"{totals.sent_bits:.3g} bits per {unit} and inner step, copies and overhead included"
     rows = [("sent", Text(f"{text.size(totals.bytes_sent)} by each node: {each}"))]
     if totals.all_reduce_bits:
         fewer = f"{totals.all_reduce_bits / totals.sent_bits:.1f} times less than synchronous data parallel sends"
@@ -221,8 +222,11 @@ def next_lines(plan: Plan) -> list[Text]:
         prompt = "def " if "data" not in config.task.options else "The "
         command = f"{us} " + shlex.join(["generate", str(plan.run_dir), "--prompt", prompt])
         tries.insert(0, ("more text from the model", command))
-    home = f"{us} {shlex.join(['export', str(plan.run_dir), '--out', 'model.safetensors'])}"
-    tries.insert(0, ("the model, taken home: for load_state_dict in plain torch", home))
+    shares_logits = is_of_logits(config.train)
+    own = plan.run_dir / plan.nodes[0].name if shares_logits else plan.run_dir  # then the run has no mean to export
+    home = f"{us} {shlex.join(['export', str(own), '--out', 'model.safetensors'])}"
+    whose = "a node's own model" if shares_logits else "the model"
+    tries.insert(0, (f"{whose}, taken home: for load_state_dict in plain torch", home))
     tries.insert(1, ("all nodes on one page", f"{us} {shlex.join(['page', str(plan.run_dir)])}"))
     lines = [Text("Next", style="bold")]
     for what, command in tries:
