@@ -100,6 +100,13 @@ def test_the_report_says_what_matters(trained):
     assert any("p2ptrain node" in line.plain for line in next_lines(plan))
 
 
+def test_of_members_that_share_logits_one_node_s_model_is_exported(tmp_path):
+    sets = ["task.name=digits", "task.public=20", "train.shares=logits"]
+    plan = make_plan(load([], sets), run_dir=tmp_path / "run", nodes=3, byzantine=0, cores=2)
+    (home,) = [line.plain for line in next_lines(plan) if " export " in line.plain]
+    assert f" export {plan.run_dir / plan.nodes[0].name} " in home, "the run has no mean that could be"
+
+
 def test_a_lost_node_is_named_and_left_out(trained):
     plan, outcome = trained
     nodes = [*outcome.nodes]
