@@ -103,7 +103,14 @@ def create(
             "cost.",
         ),
     ] = None,
-    uses: Annotated[int, typer.Option(min=0, help="How many may join by the first invite; 0: any number.")] = 10,
+    uses: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="How many may join by the first invite; 0: any number. By default ten, and one with "
+            "sync.draw = grants, where each member needs its own.",
+        ),
+    ] = None,
     expires: Expires = "never",
     json: options.Json = False,
 ) -> None:
@@ -135,6 +142,7 @@ def create(
         if value is not None:
             given.setdefault(section, {})[key] = value
     with _mistakes():
+        recipe = merged(config or (), set_ or (), given)
         wish = create.CreateRequest(
             name=name,
             policy=_policy(anybody=anybody, invite_only=invite_only, allow=allow),
@@ -148,10 +156,10 @@ def create(
             data_must_match=data_must_match,
             min_memory_bytes=None if min_memory is None else min_memory * 1e9,
             min_tokens_per_s=min_speed,
-            first=Wish(expires=parsing.expiry(expires, time.time()), uses=uses or None),
+            first=Wish(expires=parsing.expiry(expires, time.time()), uses=create.uses_of_first(recipe, uses)),
         )
         create.check_possible(out, wish)
-        raw = with_found_rate(merged(config or (), set_ or (), given), quiet=json)
+        raw = with_found_rate(recipe, quiet=json)
         create.check_recipe(raw, wish)
         passphrase = new_passphrase(passphrase_file, none=no_passphrase, what="the authority key")
         made = create.create(out, raw, wish, passphrase)

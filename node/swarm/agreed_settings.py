@@ -148,6 +148,12 @@ def minimum_in(settings: Settings) -> Mapping[str, Setting]:
     return section if isinstance(section, Mapping) else {}
 
 
+def draws_by_grants(settings: Settings) -> bool:
+    """Return whether members are drawn into secure groups by their grants, so that each needs one of its own."""
+    section = settings.get("sync")
+    return isinstance(section, Mapping) and section.get("draw") == "grants"  # secure_average.GRANTS, without torch
+
+
 def regions_in(settings: Settings) -> tuple[str, ...]:
     """Return the labels of the swarm's regions; none in a flat swarm."""
     section = settings.get("sync")

@@ -25,12 +25,15 @@ from node.swarm.accept_invite import keep_own
 from node.swarm.base_model import DIGEST, HUB, digest_of_base
 from node.swarm.data import digest_of_data
 from node.swarm.folder import INVITE, SwarmFolder, settle_node, write_line
-from node.swarm.inviting import Wish, give
+from node.swarm.inviting import Wish, check_uses_wish, give
 from node.swarm.minimum import MEMORY, check_measurable, check_wanted, minimum_section
 from node.swarm.version import own_version
 from node.system.errors import RunError, UsageError
 
 _MODE: Final = 0o700
+
+FIRST_USES: Final = 10
+"""How many may join by the first invite, where an invite may be for several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +93,14 @@ def check_possible(out: Path, wish: CreateRequest) -> None:
     _check_admins(wish)
 
 
+def uses_of_first(raw: Raw, asked: int | None) -> int | None:
+    """Return how many the first invite of a swarm trained as `raw` says is for; None is any number. `asked`: by the
+    founder, 0 for any number; None: nothing was said. UsageError on settings that cannot be."""
+    if asked is None:
+        return 1 if agreed_settings.draws_by_grants(agreed_settings.settings_of(from_raw(raw))) else FIRST_USES
+    return asked or None
+
+
 def check_recipe(raw: Raw, wish: CreateRequest) -> None:
     """Check the settings as a trainer would, so that what no node can do fails now. UsageError."""
     from node.roles.assembly import check_runnable
@@ -99,6 +110,7 @@ def check_recipe(raw: Raw, wish: CreateRequest) -> None:
 
     config = from_raw(raw)
     check_runnable(config)
+    check_uses_wish(wish.first, agreed_settings.settings_of(config))
     if wish.min_tokens_per_s is not None:
         check_measurable(config)
     if config.task.name != tasks.EXTERNAL:  # else only the members' own programs can build the model

@@ -31,12 +31,13 @@ class Wish:
 
 def give(folder: SwarmFolder, authority: Signer, wish: Wish, *, now: int | None = None) -> str:
     """Sign an invite, record it, and return its line: a full one also where the manifest names no address at which a
-    newcomer could ask for the rest. UsageError when the key is no admin's, or on a region that is none of the swarm's;
-    LocalError on a name or a number out of bounds."""
+    newcomer could ask for the rest. UsageError when the key is no admin's, on a region that is none of the swarm's, and
+    on an invite by which nobody could train; LocalError on a name or a number out of bounds."""
     chain = folder.chain()
     if authority.public_key not in chain.newest.terms.admins:
         raise UsageError("this key is no admin's of the swarm", "an admin's invite is needed: ask one")
     check_region_wish(wish, chain.newest.terms.settings)
+    check_uses_wish(wish, chain.newest.terms.settings)
     secret = Identity.generate()
     invite = make_invite(
         authority,
@@ -66,6 +67,15 @@ def check_region_wish(wish: Wish, settings: Settings) -> None:
         raise UsageError(f"--region {wish.region}: it is none of the swarm's regions: {there}")
     if wish.role is not Role.TRAINER:
         raise UsageError(f"--region {wish.region}: a member of role {wish.role.value} is of no region", "leave it out")
+
+
+def check_uses_wish(wish: Wish, settings: Settings) -> None:
+    """Raise UsageError where several trainers were to come by one invite, and groups are drawn by grants."""
+    if wish.role is Role.TRAINER and wish.uses != 1 and agreed_settings.draws_by_grants(settings):
+        raise UsageError(
+            f"--uses {wish.uses or 0}: with sync.draw=grants who comes by an invite for several is in no group",
+            "give each member an invite of its own (--uses 1)",
+        )
 
 
 def qr(line: str) -> str:

@@ -58,7 +58,8 @@ def test_the_manifest_says_every_agreed_setting_and_no_machine_s_own(tmp_path: P
     said_of = {section: set(keys) for section, keys in settings.items()}
     own, newer = (
         {"device", "threads", "precision", "compile"},
-        {"inner_steps_schedule", "late_average", "step_normalization"},
+        {"inner_steps_schedule", "late_average", "step_normalization"}
+        | {"shares", "public_digest", "distill_rate", "distill_temperature"},
     )
     assert said_of["train"] == set(every["train"]) - own - newer
     assert said_of["sync"] == set(every["sync"]) - {"estimates"}, "which releases before did not know"
@@ -236,3 +237,28 @@ def test_lifetimes() -> None:
     assert parsing.expiry("never", 1000) is None
     assert parsing.expiry("1970-01-02", 1000) == 86400
     assert parsing.moment(86400) == "1970-01-02 00:00 UTC"
+
+
+BY_GRANTS = ("--sync", "secure_average", "--set", "sync.draw=grants", "--set", "network.degree=32")
+
+
+@pytest.mark.parametrize(("drawn", "uses"), [(BY_GRANTS, 1), (BY_GRANTS[:2] + BY_GRANTS[4:], 10), ((), 10)])
+def test_the_first_invite_is_for_one_where_each_member_needs_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: tuple[str, ...], uses: int
+) -> None:
+    lab = tmp_path / "lab"
+    assert said(capsys, "swarm", "create", "lab", *QUICK, "--out", lab, *drawn)[0] == 0
+    assert json.loads((lab / "invites.jsonl").read_text().splitlines()[0])["uses"] == uses
+
+
+@pytest.mark.parametrize("uses", ["0", "2"])
+def test_an_invite_for_several_is_refused_where_each_member_needs_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], uses: str
+) -> None:
+    lab = tmp_path / "lab"
+    why = f"error: --uses {uses}: with sync.draw=grants who comes by an invite for several is in no group"
+    assert why in mistake(capsys, "swarm", "create", "lab", *QUICK, "--out", lab, *BY_GRANTS, "--uses", uses)
+    assert not lab.exists()
+    assert said(capsys, "swarm", "create", "lab", *QUICK, "--out", lab, *BY_GRANTS)[0] == 0
+    assert why in mistake(capsys, "swarm", "invite", lab, "--uses", uses)
+    assert said(capsys, "swarm", "invite", lab, "--uses", uses, "--role", "observer")[0] == 0, "it is in no group"
