@@ -94,6 +94,18 @@ def test_of_two_grants_one_counts_whichever_is_heard_of_first() -> None:
     assert found == {min(placement(each) for each in two)}  # type: ignore[type-var]
 
 
+def test_an_invite_redeemed_earlier_and_earlier_moves_a_placement_each_time() -> None:
+    """A known limit: between two placements, and no third one."""
+    first, second = sorted((1, 2), key=lambda number: placement(certificate(peer(1), invite(number), number)) or b"")
+    places = [placement(certificate(peer(1), invite(number), number)) for number in (first, second)]
+    held, found = [certificate(peer(1), invite(second), second)], []
+    for step in range(6):
+        taker = peer(1) if step % 2 == 0 else peer(7)
+        held.append(certificate(taker, invite(first), first, at=NOW - step))
+        found.append(placed(*held, of=peer(1)))
+    assert found == places * 3
+
+
 def test_an_invite_for_one_that_two_take_up_places_one_of_them() -> None:
     first, second = (certificate(peer(number), invite(1), 1, at=NOW - 10 * number) for number in (1, 2))
     it = known(first, second)
