@@ -6,6 +6,7 @@ either end, is then fetched and served at both, and keeps its place round after 
 
     a layer was late, here or at the neighbour's end     its edge loses the place, and so many places are left
     all came with time to spare                          there are as many more as fit into what was to spare
+    nothing came or went for RESTS_ROUNDS                its edge loses the place, and rests for as long
 
 Nothing of it is a claim of the neighbour: it is measured here, on transfers in both directions.
 """
@@ -13,7 +14,7 @@ Nothing of it is a claim of the neighbour: it is measured here, on transfers in 
 import math
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from gossip.core.ids import PeerId
 from gossip.updates.throughput import LEAST_S
@@ -26,6 +27,9 @@ as it likes."""
 
 MARGIN: Final = 1.5
 """Times what a transfer takes that must be left for one more: those that share a link begin at unlike times."""
+
+
+Direction = Literal["received", "sent"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,11 @@ class LayerPlaces:
         self._given_at: dict[tuple[PeerId, int], int] = {}
         self._times_late: dict[tuple[PeerId, int], int] = {}
         self._rests: dict[tuple[PeerId, int], int] = {}
-        self._moved: dict[int, list[_Moved]] = {}
-        """By layer: transfers since our newest update."""
+        self._moved: dict[int, dict[tuple[PeerId, Direction], _Moved]] = {}
+        """By layer: the first transfer of each neighbour, each way, since our newest update. One that asks again, and
+        as late as it likes, tells nothing of the link."""
+        self._used_at: dict[tuple[PeerId, int], int] = {}
+        """When a place was given, or a layer last came or went by it."""
 
     def admits(self, peer: PeerId, layer: int, closings: int) -> bool:
         """Return whether the edge to a neighbour has a place of a layer, or would get one."""
@@ -66,7 +73,7 @@ class LayerPlaces:
         """Give the edge to a neighbour a place of a layer; no-op where it has one."""
         if not self.has(peer, layer):
             self._depths[peer] = layer
-            self._given_at[peer, layer] = closings
+            self._given_at[peer, layer] = self._used_at[peer, layer] = closings
 
     def take_back(self, peer: PeerId, layer: int) -> None:
         """Take the places of a layer and of finer ones back from the edge to a neighbour; no-op where it has none."""
@@ -88,15 +95,29 @@ class LayerPlaces:
         self.take_back(peer, layer)
         self._rests[peer, layer] = until
 
-    def moved(self, layer: int, size: int, *, since_update_s: float, seconds: float) -> None:
-        """Note a layer of `size` bytes that came or went: it ended so many seconds after the update that it refines
-        had, and took so many of them."""
-        self._moved.setdefault(layer, []).append(_Moved(size, since_update_s, max(LEAST_S, seconds)))
+    def moved(
+        self,
+        peer: PeerId,
+        layer: int,
+        size: int,
+        *,
+        way: Direction,
+        since_update_s: float,
+        seconds: float,
+        closings: int,
+    ) -> None:
+        """Note a layer of `size` bytes that came from a neighbour or went to it: it ended so many seconds after the
+        update that it refines had, and took so many of them."""
+        took = _Moved(size, since_update_s, max(LEAST_S, seconds))
+        self._moved.setdefault(layer, {}).setdefault((peer, way), took)
+        self._used_at[peer, layer] = closings
 
     def grow(self, hidden_s: float, closings: int) -> None:
         """Add as many places of each layer as fit into what its slowest transfer since the last time left of the hidden
         seconds, at the speed of the fastest transfer of any."""
-        moved, self._moved = self._moved, {}
+        self._take_back_unused(closings)
+        moved = {layer: list(done.values()) for layer, done in self._moved.items()}
+        self._moved = {}
         speed = max((it.size / it.seconds for done in moved.values() for it in done), default=0.0)
         for layer, done in moved.items():
             if self._grows_at.get(layer, 0) <= closings:
@@ -104,10 +125,18 @@ class LayerPlaces:
                 room = math.floor(spare_s / (MARGIN * done[0].size / speed))
                 self._most[layer] = max(self._places(layer), self._count(layer) + room)
 
+    def _take_back_unused(self, closings: int) -> None:
+        """Who asks for a layer and never takes it would else hold the only place of the finest one for good."""
+        for peer, depth in list(self._depths.items()):
+            for layer in range(1, depth + 1):
+                if closings >= self._used_at.setdefault((peer, layer), closings) + RESTS_ROUNDS:
+                    self.rest(peer, layer, closings + RESTS_ROUNDS)
+
     def keep(self, peers: Container[PeerId]) -> None:
         """Forget all others."""
         self._depths = {peer: depth for peer, depth in self._depths.items() if peer in peers}
         self._given_at = {key: at for key, at in self._given_at.items() if key[0] in peers}
+        self._used_at = {key: at for key, at in self._used_at.items() if key[0] in peers}
         self._times_late = {key: times for key, times in self._times_late.items() if key[0] in peers}
         self._rests = {key: until for key, until in self._rests.items() if key[0] in peers}
 

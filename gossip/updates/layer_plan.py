@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from gossip.core.ids import PeerId
 from gossip.core.statements import UpdateHeader
-from gossip.updates.layer_places import RESTS_ROUNDS, LayerPlaces
+from gossip.updates.layer_places import RESTS_ROUNDS, Direction, LayerPlaces
 from gossip.updates.neighbour import Neighbour
 from gossip.updates.throughput import LEAST_S, Throughput
 
@@ -148,7 +148,7 @@ class LayerPlan:
         self._took[work.link.peer, work.layer] = size, max(LEAST_S, seconds)
         refined = self._refined.get(work.link.peer)
         if refined is not None and refined.link.digest == work.link.digest:
-            self._places.moved(work.layer, size, since_update_s=now - refined.applied_at, seconds=seconds)
+            self._moved(work.link.peer, work.layer, size, "received", now - refined.applied_at, seconds)
 
     def accepted(self, work: FetchLayer) -> None:
         """Note that the runtime has taken a layer."""
@@ -196,11 +196,26 @@ class LayerPlan:
         for them."""
         self._sent[peer] = max(layer, self._sent.get(peer, 0))
         since_update_s = now - self._has_update_since.get(peer, now - seconds)
-        self._places.moved(layer, size, since_update_s=since_update_s, seconds=seconds)
+        self._moved(peer, layer, size, "sent", since_update_s, seconds)
+
+    def _moved(
+        self, peer: PeerId, layer: int, size: int, way: Direction, since_update_s: float, seconds: float
+    ) -> None:
+        if peer in self._neighbours:
+            self._places.moved(
+                peer,
+                layer,
+                size,
+                way=way,
+                since_update_s=since_update_s,
+                seconds=seconds,
+                closings=self._closings,
+            )
 
     def broken_off(self, peer: PeerId, layer: int) -> None:
         """Note that a neighbour has given up a layer of our newest update on its way: it was late there."""
-        self._places.late(peer, layer, self._closings)
+        if peer in self._neighbours:  # or those that have left would be remembered until another update comes
+            self._places.late(peer, layer, self._closings)
 
     def sent_to(self) -> dict[PeerId, int]:
         """Return how many of our layers each neighbour has: of the newest update, or of the one before: a peer

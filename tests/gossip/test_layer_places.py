@@ -17,6 +17,8 @@ from gossip_swarm import FakeRuntime, identity, swarm
 from gossip.core.ids import PeerId
 from gossip.transport.memory.wan import AccessLink, WideAreaNetwork
 from gossip.updates.layer_places import RESTS_ROUNDS, LayerPlaces
+from gossip.updates.layer_plan import LayerPlan
+from gossip.updates.throughput import Throughput
 
 BASE, LAYERS = 960, (("q2", 11_900), ("int8", 47_000))
 ROUND_S, HIDDEN_S, JITTER = 1.4, 0.7, 0.05 / 10**0.5
@@ -90,6 +92,10 @@ def filled(*peers: PeerId, layer: int = 1) -> LayerPlaces:
     return places
 
 
+def went(places: LayerPlaces, peer: PeerId, *, since_update_s: float = 0.1, closings: int = 0) -> None:
+    places.moved(peer, 2, 100, way="sent", since_update_s=since_update_s, seconds=0.1, closings=closings)
+
+
 def test_the_coarsest_layer_is_tried_with_all_and_a_finer_one_with_one():
     places = filled(ONE, TWO)
     assert places.admits(THREE, 1, 0)
@@ -126,7 +132,7 @@ def test_who_was_in_time_for_long_rests_as_short_as_at_first():
 def test_there_are_as_many_places_more_as_fit_into_what_was_to_spare(since_update_s, more):
     """At 1 kB/s, 0.1 s with the margin for each."""
     places = filled(ONE, layer=2)
-    places.moved(2, 100, since_update_s=since_update_s, seconds=0.1)
+    went(places, ONE, since_update_s=since_update_s)
     places.grow(0.7, 1)
     others = [identity(number).peer_id for number in range(10, 20)]
     for peer in others:
@@ -138,10 +144,10 @@ def test_there_are_as_many_places_more_as_fit_into_what_was_to_spare(since_updat
 def test_a_late_layer_is_no_reason_for_more_places_though_others_were_quick():
     places = filled(ONE, TWO, layer=2)
     places.late(ONE, 2, 1)
-    places.moved(2, 100, since_update_s=0.1, seconds=0.1)
+    went(places, ONE)
     places.grow(0.7, 1)
     assert not places.admits(THREE, 2, 1)
-    places.moved(2, 100, since_update_s=0.1, seconds=0.1)
+    went(places, ONE)
     places.grow(0.7, 3)
     assert places.admits(THREE, 2, 3)
 
@@ -151,3 +157,41 @@ def test_who_has_left_holds_no_place():
     places.keep({TWO})
     assert not places.has(ONE, 1)
     assert places.admits(TWO, 2, 1)
+
+
+def test_who_asks_for_a_layer_and_never_takes_it_holds_the_only_place_for_no_more_than_eight_rounds():
+    places = filled(ONE, layer=2)
+    for closing in range(RESTS_ROUNDS):
+        places.grow(0.7, closing)
+        assert not places.admits(TWO, 2, closing)
+    places.grow(0.7, RESTS_ROUNDS)
+    assert not places.admits(ONE, 2, RESTS_ROUNDS), "it rests, or it would ask again before any other"
+    assert places.admits(TWO, 2, RESTS_ROUNDS)
+    assert places.admits(ONE, 2, 2 * RESTS_ROUNDS), "nobody has come"
+
+
+def test_an_edge_that_is_used_keeps_its_place():
+    places = filled(ONE, layer=1)
+    places.give(ONE, 2, 0)
+    for closing in range(1, 3 * RESTS_ROUNDS):
+        places.moved(ONE, 1, 100, way="received", since_update_s=0.1, seconds=0.1, closings=closing)
+        went(places, ONE, closings=closing)
+        places.grow(0.0, closing)
+        assert places.has(ONE, 2)
+
+
+def test_who_takes_a_layer_again_and_late_leaves_others_their_places():
+    places = filled(ONE, layer=2)
+    went(places, ONE)
+    for _ in range(100):
+        went(places, ONE, since_update_s=9.0)
+    places.grow(0.7, 1)
+    assert places.admits(TWO, 2, 1)
+
+
+def test_of_who_has_left_a_layer_that_breaks_off_leaves_nothing():
+    plan = LayerPlan({}, Throughput({}))
+    plan.broken_off(ONE, 1)
+    plan.sent(ONE, 2, 100, 0.1, 0.1)
+    assert plan._places.admits(ONE, 1, 0)
+    assert not plan._places._moved
