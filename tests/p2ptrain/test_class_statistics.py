@@ -35,6 +35,18 @@ class Ones:
         return torch.ones(count, dtype=torch.float64)
 
 
+class OnesAtTheEnd:
+    """Draws ones for the last so many numbers, which are the squares', and zeros elsewhere."""
+
+    def __init__(self, last: int) -> None:
+        self._last = last
+
+    def normals(self, count: int) -> torch.Tensor:
+        drawn = torch.zeros(count, dtype=torch.float64)
+        drawn[-self._last :] = 1.0
+        return drawn
+
+
 def sums_of(inputs: torch.Tensor, labels_n: torch.Tensor, classes: int = 3) -> ClassSums:
     sums = ClassSums(classes=classes, coordinates=inputs[0].numel(), low=0.0, high=1.0)
     sums.add(inputs, labels_n)
@@ -83,6 +95,14 @@ def test_one_example_moves_the_sums_by_no_more_than_the_noise_counts_with() -> N
     assert counts_k.tolist() == pytest.approx([moved / (0.5 * math.sqrt(coordinates))] * 3, rel=1e-5)
     not_finite = sums_of(torch.tensor([[math.nan, math.inf, -math.inf, 0.5]]), torch.tensor([0]))
     assert not_finite._sums_kd[0].tolist() == [0, 0, 0, 0]
+
+
+def test_squares_are_noised_as_much_as_their_share_of_the_norm_wants() -> None:
+    coordinates, noise = 8, 1.0
+    sums = sums_of(torch.rand(300, coordinates), torch.arange(300) % 3)
+    without, noised = (sums.noised(noise, source).variances_kd for source in (NoNoise(), OnesAtTheEnd(coordinates)))
+    expected = noise * math.sqrt(1.5 * coordinates) / 0.5 / 300
+    assert (noised - without).flatten().tolist() == pytest.approx([expected] * 3 * coordinates, rel=1e-3)
 
 
 def test_without_noise_drawn_the_noised_statistics_have_the_same_means_and_one_variance() -> None:
