@@ -14,7 +14,7 @@ from node.system.run_dir import node_dirs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from node.privacy.privacy_report import PrivacyReport
+    from node.privacy.privacy_report import PrivacyReport, VisitorsReport
 
 app = typer.Typer(help="Count what training tells of a node's data (differential privacy).", no_args_is_help=True)
 
@@ -104,12 +104,24 @@ def _lines(it: "PrivacyReport") -> "Iterator[str]":
         yield f"  the ledger has {('1 entry' if it.entries == 1 else f'{it.entries} entries')}" + (
             f", and {plural(it.torn, 'line')} that cannot be read, charged as spent" if it.torn else ""
         )
+    if it.visitors is not None:
+        yield from _visitors(it.visitors)
     sent = f"{'at least ' if it.sends else ''}{size(it.bytes_sent)} to peers in all"
     yield f"  left the machine: {sent}, with updates of {plural(it.rounds, 'round')}"
     for gap in it.gaps:
         yield f"  ! {gap}"
     for told in it.disclosures:
         yield f"  {told.coverage.value:<12}{told.what}: {told.why}"
+
+
+def _visitors(it: "VisitorsReport") -> "Iterator[str]":
+    from node.system.text import plural
+
+    budget = "no budget" if it.budget is None else f"of {it.budget:g}"
+    sums = f"{plural(it.keys, 'key')} in {plural(it.sums, 'sum')}"
+    yield f"  visitors: epsilon {it.epsilon:.4g} {budget} at delta {it.delta:g} at most of a key (RDP), {sums}"
+    if it.torn:
+        yield f"    their ledger has {plural(it.torn, 'line')} that cannot be read, charged to every key"
 
 
 def _tight(it: "PrivacyReport") -> str:

@@ -1,6 +1,5 @@
 """The section `[visits]`: whether visitors may take this node's model, train some steps, and leave a difference."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -13,6 +12,11 @@ from p2ptrain.privacy.accounting import epsilon_of
 from p2ptrain.privacy.base import Release
 
 MAX_PORT = 65535
+
+LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
+"""Of the noise over the clipping norm. Less would make what a visitor spends larger than a number can be."""
+LEAST_CLIP, MOST_CLIP = 1e-12, 1e12
+"""So that a sum of differences and its noise are fp32 numbers: not infinite, and not rounded to zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +95,15 @@ class VisitsConfig:
         if self.trim:
             message = f"visits.trim={self.trim:g} does not go with visits.noise: a sum with noise leaves nobody out"
             raise UsageError(message, "set visits.trim=0")
-        if not 0 < self.noise * self.clip < math.inf:
-            raise UsageError("visits.noise times visits.clip is no number above 0", "take others")
-        least = epsilon_of([Release(mechanism="visitors", noise=self.noise, rate=1.0, count=1)], self.delta)
-        if self.epsilon is not None and least > self.epsilon:
-            message = f"visits.epsilon={self.epsilon:g} is less than one visit spends: {least:.4g} at visits.delta"
+        for name, value, least, most in (
+            ("noise", self.noise, LEAST_NOISE, MOST_NOISE),
+            ("clip", self.clip, LEAST_CLIP, MOST_CLIP),
+        ):
+            if not least <= value <= most:
+                raise UsageError(f"visits.{name}={value:g} is not from {least:g} to {most:g}", "take another")
+        first = epsilon_of([Release(mechanism="visitors", noise=self.noise, rate=1.0, count=1)], self.delta)
+        if self.epsilon is not None and first > self.epsilon:
+            message = f"visits.epsilon={self.epsilon:g} is less than one visit spends: {first:.4g} at visits.delta"
             raise UsageError(message, "give more visits.noise, or a larger visits.epsilon")
 
     @property

@@ -37,7 +37,7 @@ def disclosures(config: Config) -> list[Disclosure]:
         if config.warm_up.share:
             exact = "neighbours get exact counts, means and variances of classes of five examples or more"
             found.append(Disclosure("class statistics", Coverage.UNCOVERED, exact))
-        return found
+        return found if config.visits.noise is None else [*found, *_of_visitors(config)]
     unit = config.privacy.find().unit
     per_round = unit in ("update", "sum")
     if config.warm_up.share:  # then the unit is an example
@@ -168,14 +168,27 @@ def _uncovered(config: Config, *, per_round: bool) -> list[Disclosure]:
                 "it has seen each step as it was: give away an export, and not the node's folder",
             ),
         ]
-    if config.visits.on:
-        what = (
-            Disclosure("visitors' data", Coverage.UNCOVERED, "this node's noise protects its own data, not theirs")
-            if config.visits.noise is None
-            else Disclosure("visitors' data", Coverage.COVERED, "by visits.noise, on a ledger of their own")
-        )
-        found.append(what)
+    found += _of_visitors(config)
     if config.monitoring.exporters:
         names = ", ".join(config.monitoring.exporters)
         found.append(Disclosure(f"what is exported ({names})", Coverage.UNCOVERED, "the held-out losses are among it"))
     return found
+
+
+def _of_visitors(config: Config) -> list[Disclosure]:
+    """Return what is told of visitors' data; nothing without visitors."""
+    if not config.visits.on:
+        return []
+    if config.visits.noise is None:
+        why = "this node's noise protects its own data, not theirs"
+        return [Disclosure("visitors' data", Coverage.UNCOVERED, why)]
+    return [
+        Disclosure(
+            "visitors' data, in all that is made of models", Coverage.COVERED, "by visits.noise, on their ledger"
+        ),
+        Disclosure(
+            "which visitors come, when, and how many leave what is not finite",
+            Coverage.UNCOVERED,
+            "answers to visitors, and metrics of this node",
+        ),
+    ]

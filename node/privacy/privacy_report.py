@@ -11,10 +11,26 @@ from node.events.event_types import Ended, PrivacyBudgetSpent, RoundTrained, Sta
 from node.events.log import read_events
 from node.privacy.disclosures import Disclosure, disclosures
 from node.privacy.ledger import LedgerContents, read_ledger
-from node.system.run_dir import CONFIG, EVENTS, PRIVACY
+from node.system.run_dir import CONFIG, EVENTS, PRIVACY, VISITORS_PRIVACY
+from node.visits.visitor_ledger import epsilon_of_sum, read_visitor_ledger
 from p2ptrain.privacy.accounting import epsilon_of
 from p2ptrain.privacy.accounting.loss_distributions import is_installed, tight_epsilon_of
 from p2ptrain.privacy.base import Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisitorsReport:
+    """What a host's visitors have spent, by its visitors' ledger."""
+
+    delta: float
+    budget: float | None
+    """What each key may spend; None: as much as it takes."""
+    epsilon: float
+    """What the key has spent that has spent most, by Renyi divergences; a torn line is spent by all."""
+    keys: int
+    sums: int
+    """Entries of the ledger: a sum may have been charged and not made."""
+    torn: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +60,26 @@ class PrivacyReport:
     gaps: list[str]
     """What was said of training that no epsilon covers."""
     disclosures: list[Disclosure]
+    visitors: VisitorsReport | None = None
+    """None: noise hides none, and there is no ledger of it."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values; an epsilon that is no number is None, as JSON has none."""
         return asdict(self) | {"epsilon": self.epsilon if math.isfinite(self.epsilon) else None}
+
+
+def _visitors(folder: Path, config: Config) -> VisitorsReport | None:
+    visits, spent = config.visits, read_visitor_ledger(folder / VISITORS_PRIVACY)
+    if visits.noise is None and not spent.mark.entries and not spent.torn:
+        return None
+    return VisitorsReport(
+        delta=visits.delta,
+        budget=visits.epsilon,
+        epsilon=epsilon_of_sum(spent.most() + spent.owed(visits.noise or math.inf), visits.delta),
+        keys=len(spent.by_key),
+        sums=spent.mark.entries,
+        torn=spent.torn,
+    )
 
 
 def report_of(folder: Path, *, tight: bool = True) -> PrivacyReport:
@@ -56,7 +88,7 @@ def report_of(folder: Path, *, tight: bool = True) -> PrivacyReport:
     config = load([folder / CONFIG]) if (folder / CONFIG).is_file() else Config()
     contents, told = read_ledger(folder / PRIVACY), _Told()
     told.read(folder)
-    delta = config.privacy.delta
+    delta, visitors = config.privacy.delta, _visitors(folder, config)
     return PrivacyReport(
         name=folder.name,
         privatizer=config.privacy.privatizer,
@@ -71,8 +103,9 @@ def report_of(folder: Path, *, tight: bool = True) -> PrivacyReport:
         rounds=told.rounds,
         bytes_sent=told.bytes_sent,
         sends=told.sends,
-        gaps=list(dict.fromkeys(_gaps(told, contents, config))),
+        gaps=list(dict.fromkeys(_gaps(told, contents, config, visitors.sums if visitors else 0))),
         disclosures=disclosures(config),
+        visitors=visitors,
     )
 
 
@@ -80,11 +113,13 @@ def _tight(contents: LedgerContents, delta: float) -> float | None:
     return tight_epsilon_of(contents.all_releases(), delta) if is_installed() else None
 
 
-def _gaps(told: "_Told", contents: LedgerContents, config: Config) -> Iterator[str]:
+def _gaps(told: "_Told", contents: LedgerContents, config: Config, visitors: int) -> Iterator[str]:
     """Yield what no epsilon covers, by what the node said and by what is there."""
     yield from told.gaps
     if told.rounds_without and config.privacy.on:
         yield f"{told.rounds_without} of its rounds were trained without protection"
+    if told.visits_epsilon > 0 and not visitors:
+        yield f"{VISITORS_PRIVACY} is not there, or is empty: nobody knows what visitors have spent"
     if config.privacy.on and told.rounds > told.rounds_without and not contents.mark.entries:
         yield f"{PRIVACY} is not there, or is empty: nobody knows what was spent"
 
@@ -95,6 +130,7 @@ class _Told:
     def __init__(self) -> None:
         self.refused = self.sends = False
         self.rounds = self.rounds_without = self.bytes_sent = 0
+        self.visits_epsilon = 0.0
         self.gaps: list[str] = []
 
     def read(self, folder: Path) -> None:
@@ -104,6 +140,7 @@ class _Told:
             if isinstance(event, RoundTrained):
                 newest, self.rounds, self.sends = event.bytes_sent or newest, self.rounds + 1, True
                 self.rounds_without += event.epsilon is None
+                self.visits_epsilon = event.visits_epsilon or self.visits_epsilon
             elif isinstance(event, Ended):
                 before, newest = before + (event.summary or {}).get("bytes_sent", newest), 0
                 self.sends = False

@@ -75,7 +75,7 @@ from node.training.run_watch import RunWatch
 from node.training.shift_watching import resume_shifts, shifts_for
 from node.training.snapshots import LARGE, SnapshotCutter
 from node.training.update_counts import UpdateCounts
-from node.training.visiting import check_visits, visitors_for
+from node.training.visiting import check_visits, long_noise, visitors_for
 from node.training.warming_up import warm_up_for
 from node.visits.visitor_ledger import VisitorLedger
 from p2ptrain import aggregate, inner, tasks
@@ -410,6 +410,8 @@ def make_node(
             config, run.run_id, trainer, state, private=around.private is not None, ledger=around.visitor_ledger
         ),
     )
+    if (warning := long_noise(config, trainer.numel)) is not None:
+        journal.emit(WarningEvent(message=warning, about="privacy"))
     return node, _started(node, around.user)
 
 

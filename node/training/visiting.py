@@ -4,6 +4,9 @@ Their mean is queued together with the correction of the round that is being clo
 steps of the next one. No strategy and no neighbour knows of it: what is published is an ordinary update.
 """
 
+import math
+from typing import Final
+
 import torch
 
 from node.config.schema import Config
@@ -22,6 +25,10 @@ from p2ptrain.sync import SECURE
 from p2ptrain.sync.base import RoundResult
 from p2ptrain.tasks import EXTERNAL
 from p2ptrain.training import Learner
+
+LONG_NOISE: Final = 3.0
+"""Norm of the noise on visitors' mean, over that of the node's own steps, from which there is a warning. A host of the
+digits learns with 1.2. Chosen."""
 
 
 def check_visits(config: Config) -> None:
@@ -89,6 +96,22 @@ def visitors_for(
         )
 
     return Visitors(config.visits, run, advice, None if ledger is None else VisitNoise(config.visits, ledger))
+
+
+def long_noise(config: Config, numel: int) -> str | None:
+    """Return a warning where the noise on visitors' mean may be much longer than this node's own steps; None: it is
+    not, or there is none. With the mean it is shortened by `share` times their norm over the clipping norm, so that
+    `noise` `share` numel^(1/2) / `buffer` is the most that it has of them."""
+    visits = config.visits
+    if not visits.on or visits.noise is None:
+        return None
+    times = visits.noise * visits.share * math.sqrt(numel) / visits.buffer
+    if times <= LONG_NOISE:
+        return None
+    return (
+        f"the noise on what visitors leave may be {times:.3g} times as long as this node's own steps of a round: "
+        "give more visits.buffer, or less visits.share"
+    )
 
 
 async def take_visits(node: Node, theta_d: torch.Tensor, result: RoundResult) -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -146,8 +147,10 @@ def read_visitor_ledger(path: Path) -> VisitorsSpent:
     return VisitorsSpent()
 
 
+@lru_cache(maxsize=4096)
 def epsilon_of_sum(inverse_squares: float, delta: float) -> float:
-    """Return what sums of Gaussian noise spend together, from the sum of their 1 / z^2."""
+    """Return what sums of Gaussian noise spend together, from the sum of their 1 / z^2. It takes half a millisecond,
+    and every request with a key asks: keys that are in equally many sums have one answer."""
     if not inverse_squares:
         return 0.0
     return epsilon_of([Release(mechanism="visitors", noise=inverse_squares**-0.5, rate=1.0, count=1)], delta)

@@ -13,7 +13,8 @@ from node.config.schema import from_raw
 from node.events.log import to_line
 from node.privacy.disclosures import Coverage, disclosures
 from node.privacy.privacy_report import report_of
-from node.system.run_dir import CONFIG, EVENTS, PRIVACY
+from node.system.run_dir import CONFIG, EVENTS, PRIVACY, VISITORS_PRIVACY
+from node.visits.visitor_ledger import VisitorLedger
 from p2ptrain.privacy.accounting import epsilon_of
 from p2ptrain.privacy.base import Release
 
@@ -127,6 +128,42 @@ def test_a_cut_line_counts_in_a_report(tmp_path: Path) -> None:
     after = report_of(member.folder, tight=False)
     assert (after.torn, after.entries) == (1, before.entries)
     assert after.epsilon > before.epsilon
+
+
+def test_a_report_has_the_most_that_a_visitors_key_has_spent(tmp_path: Path, capsys) -> None:
+    visits = {"listen": "127.0.0.1:8443", "noise": 1.15, "trim": 0.0, "delta": 1e-3, "epsilon": 8.0}
+    (tmp_path / CONFIG).write_text(from_raw({"task": {"name": "digits"}, "visits": visits}).to_toml())
+    (tmp_path / EVENTS).touch()
+    ledger = VisitorLedger(tmp_path / VISITORS_PRIVACY, noise=1.15, delta=1e-3, epsilon=8.0)
+    ledger.charge([b"a" * 32, b"b" * 32])
+    ledger.charge([b"a" * 32, b"c" * 32])
+    ledger.close()
+    twice = epsilon_of([Release(mechanism="", noise=1.15, rate=1.0, count=2)], 1e-3)
+    code, out, _ = run(capsys, "report", str(tmp_path), "--json")
+    told = json.loads(out)["visitors"]
+    assert (code, told["keys"], told["sums"], told["torn"], told["budget"]) == (0, 3, 2, 0, 8.0)
+    assert told["epsilon"] == pytest.approx(twice)
+    _, out, _ = run(capsys, "report", str(tmp_path))
+    assert f"epsilon {twice:.4g} of 8 at delta 0.001 at most of a key (RDP), 3 keys in 2 sums" in out
+    assert "covered     visitors' data" in out
+    path = tmp_path / VISITORS_PRIVACY
+    path.write_bytes(path.read_bytes() + b'{"ent')
+    torn = report_of(tmp_path, tight=False).visitors
+    assert torn is not None
+    assert (torn.torn, torn.epsilon > twice) == (1, True)
+    assert "1 line that cannot be read, charged to every key" in run(capsys, "report", str(tmp_path))[1]
+
+
+def test_a_report_says_that_a_visitors_ledger_is_lost(tmp_path: Path) -> None:
+    member = private_run(tmp_path)
+    last = {**member.told("round")[-1], "visits_epsilon": 1.5}
+    (member.folder / EVENTS).write_text(to_line(last))
+    lost = "visitors.jsonl is not there, or is empty: nobody knows what visitors have spent"
+    assert report_of(member.folder, tight=False).gaps == [lost]
+    VisitorLedger(member.folder / VISITORS_PRIVACY, noise=1.0, delta=1e-3, epsilon=None).charge([b"a" * 32])
+    found = report_of(member.folder, tight=False)
+    assert found.gaps == []
+    assert found.visitors is not None, "though noise is off in its settings now"
 
 
 def test_what_is_told_follows_the_settings() -> None:

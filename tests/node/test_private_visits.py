@@ -1,6 +1,7 @@
 """Visitors of a host that adds noise: who is in a sum, who pays for it, who is refused, and what liars get."""
 
 import errno
+import math
 import os
 import struct
 from collections import Counter
@@ -15,11 +16,12 @@ from seeded_bytes import seeded_bytes
 from visit_harness import ADVICE, NUMEL, RUN, VisitedHost, here, key_of, noise, settings, signed_by
 
 from node.config.schema import from_raw
+from node.config.visits_section import LEAST_CLIP, LEAST_NOISE, MOST_CLIP, MOST_NOISE
 from node.roles.assembly import own_trainer
 from node.system.errors import UsageError
 from node.training.pace import Pace
 from node.training.run_state import RunState
-from node.training.visiting import visitors_for
+from node.training.visiting import long_noise, visitors_for
 from node.visits.difference_head import LeftDifference
 from node.visits.refusals import Refusal, RefusedVisitError
 from node.visits.visit_noise import VisitNoise
@@ -28,7 +30,7 @@ from node.visits.visitor_ledger import VisitorLedger
 from node.visits.visitors import Visitors
 from p2ptrain.privacy.secret_random import SecretRandom
 from p2ptrain.visits.model_versions import VERSIONS_KEPT
-from p2ptrain.visits.visitor_mean import DIFFERENCES, nothing_left
+from p2ptrain.visits.visitor_mean import DIFFERENCES, checked_difference, nothing_left
 
 SUM, CLIP, NOISE, DELTA, EPSILON = 3, 0.2, 1.15, 1e-3, 8.0
 ALLOWED = 4
@@ -187,7 +189,10 @@ def test_settings_that_would_protect_nothing_are_refused(tmp_path: Path) -> None
         ({"epsilon": 4.0}, "limits nothing"),
         ({"noise": 1.0}, "a sum with noise leaves nobody out"),
         ({"noise": 1.0, "trim": 0.0, "epsilon": 0.5}, "less than one visit spends"),
-        ({"noise": 1e-200, "clip": 1e-200, "trim": 0.0}, "no number above 0"),
+        ({"noise": 1e-200, "trim": 0.0}, "visits.noise=1e-200 is not from 1e-06"),
+        ({"noise": 1e7, "trim": 0.0}, "visits.noise=1e[+]07 is not"),
+        ({"noise": 1.0, "clip": 1e38, "trim": 0.0}, "visits.clip=1e[+]38 is not from 1e-12"),
+        ({"noise": 1.0, "clip": 1e-45, "trim": 0.0}, "visits.clip=1e-45 is not"),
     ):
         with pytest.raises(UsageError, match=words):
             settings(**wrong)
@@ -237,4 +242,48 @@ async def test_whatever_liars_do_nobody_pays_for_another_and_no_sum_is_unpaid(se
         assert times <= ALLOWED
     assert host.ledger.contents.by_key.keys() == summed.keys(), "who is in no sum has spent nothing"
     assert torch.isfinite(host.model_d).all()
+    host.close()
+
+
+@pytest.mark.parametrize("noise_over_clip", [LEAST_NOISE, MOST_NOISE])
+@pytest.mark.parametrize("clip", [LEAST_CLIP, MOST_CLIP])
+def test_at_the_ends_of_what_may_be_set_sums_are_numbers_and_are_paid_for(
+    noise_over_clip: float, clip: float, tmp_path: Path
+) -> None:
+    config = settings(noise=noise_over_clip, clip=clip, trim=0.0, most_of_network=64, buffer=SUM)
+    ledger = VisitorLedger(tmp_path / "visitors.jsonl", noise=noise_over_clip, delta=DELTA, epsilon=None)
+    mean_d = VisitNoise(config, ledger).mean(
+        [bytes([nth]) * 32 for nth in range(SUM)],
+        [checked_difference(DIFFERENCES.encode(1e30 * noise(nth)), NUMEL) for nth in range(SUM)],
+        [1.0] * SUM,
+        NUMEL,
+    )
+    assert torch.isfinite(mean_d).all()
+    assert mean_d.count_nonzero() > NUMEL / 2
+    assert 0 <= ledger.epsilon < math.inf
+    ledger.close()
+
+
+def test_a_host_is_warned_of_noise_that_is_much_longer_than_its_own_steps(host: NoisyHost) -> None:
+    def said(numel: int, **changes: Any) -> str | None:
+        visits = {"listen": "127.0.0.1:1", "noise": 1.0, "trim": 0.0, "share": 0.5, "buffer": 50, **changes}
+        return long_noise(from_raw({"task": {"name": "digits"}, "visits": visits}), numel)
+
+    assert said(90_000) is None
+    assert "may be 10 times as long" in str(said(1_000_000))
+    assert said(1_000_000, noise=None) is None
+    assert said(1_000_000, listen="") is None
+
+
+async def test_a_crowd_that_leaves_nothing_has_the_host_add_no_longer_noise_than_it_is_warned_of(
+    tmp_path: Path,
+) -> None:
+    """Its own steps have the norm 1."""
+    host = NoisyHost(tmp_path / "visitors.jsonl", share=0.1)
+    for round in range(4):
+        for liar in range(SUM):
+            await host.take(host.left_by(f"liar {round} {liar}", 0 * noise(1)))
+        visited_d = host.close_round()
+        assert visited_d is not None
+        assert float(visited_d.norm()) == pytest.approx(NOISE * 0.1 * math.sqrt(NUMEL) / SUM, rel=0.1)
     host.close()
