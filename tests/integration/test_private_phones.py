@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.paired, pytest.mark.slow]
 
 
 def test_a_hundred_phones_learn_with_a_host_within_their_budgets_though_some_lie() -> None:
-    words = ["--liars", "0.1", "--rounds", "5"]
+    words = ["--liars", "0.1", "--rounds", "4"]
     ended = subprocess.run(
         [sys.executable, str(EXAMPLE), *words],
         capture_output=True,
