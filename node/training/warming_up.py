@@ -77,7 +77,7 @@ class WarmUp:
             return StatedData(self.task.sums().statistics().encode(), None)
         if (kept := self._kept()) is not None:
             assert kept.noise is not None, "what has none is not kept"
-            release = release_of(kept.noise)  # a ledger that was lost is told of it
+            release = release_of(kept.noise)  # a ledger that was lost has it written anew
             return kept if budget is None or budget.has_paid_for(release) or self._pays(budget, release) else None
         sums, release = self.task.sums(), release_of(self.noise)
         if budget is not None and not budget.allows(budget.with_release(release, *self._first_round)):
