@@ -10,8 +10,8 @@ minute; this signature may not:
 - *An invite for several* has one signature for many keys. Who came by it has no placement.
 
 Members who have met each other know each other's certificates, so they find the same placements; a second grant of one
-key, which some hear of first, makes them differ until rosters are alike, as a member does that comes or goes. Who
-redeems it under another key, and earlier, takes it away again, so this may be done more than once.
+key, which some hear of first, makes them differ until rosters are alike, as a member does that comes or goes.
+Redeeming it under another key, and earlier, takes it away again, so this may be done more than once.
 """
 
 from gossip.core.digests import digest_of

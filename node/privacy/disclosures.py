@@ -176,7 +176,7 @@ def _uncovered(config: Config, *, per_round: bool) -> list[Disclosure]:
 
 
 def _of_visitors(config: Config) -> list[Disclosure]:
-    """Return what is told of visitors' data; nothing without visitors."""
+    """Return what is said about visitors' data; nothing without visitors."""
     if not config.visits.on:
         return []
     if config.visits.noise is None:
