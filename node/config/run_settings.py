@@ -100,7 +100,7 @@ def refuse_changes(kept: Raw, given: Raw, folder: Path) -> None:
         ours = _plain(_section(kept, section).get(key))
         if may_change(section, key) or _plain(value) == ours or not _is_known(section, key, keys):
             continue
-        there = "it is not set" if ours is None else f"it is {_shown(ours)}"
+        there = "it is not set" if ours in (None, "") else f"it is {_shown(ours)}"
         raise UsageError(
             f"{section}.{key}={_shown(_plain(value))} cannot change in the run in {folder}: there {there}",
             "leave it out to go on, or begin another run with another --run-dir",

@@ -95,9 +95,9 @@ def check_possible(out: Path, wish: CreateRequest) -> None:
 
 def uses_of_first(raw: Raw, asked: int | None) -> int | None:
     """Return how many the first invite of a swarm trained as `raw` says is for; None is any number. `asked`: by the
-    founder, 0 for any number; None: nothing was said. UsageError on settings that cannot be."""
+    founder, 0 for any number; None: nothing was said."""
     if asked is None:
-        return 1 if agreed_settings.draws_by_grants(agreed_settings.settings_of(from_raw(raw))) else FIRST_USES
+        return 1 if agreed_settings.draws_by_grants(raw) else FIRST_USES
     return asked or None
 
 

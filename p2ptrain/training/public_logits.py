@@ -87,7 +87,7 @@ class ConsensusTask:
         self.name, self.metric = task.name, task.metric
         self.optimizer_options = optimizer_options(task)
         self.whole_batches = whole_batches(task)
-        self.consensus_nc = torch.empty(0, 0)
+        self.consensus_nc = torch.empty(0, 0, dtype=torch.float32)
         """What all say (n, classes). Set before the first step."""
 
     def build_model(self) -> nn.Module:

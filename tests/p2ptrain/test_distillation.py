@@ -110,7 +110,7 @@ def test_a_student_of_a_teacher_alone_comes_near_it_and_leaves_it_as_it_was() ->
     apart = float(taught.loss(trainer.model, batch).detach())
     for _ in range(60):
         trainer.step()
-    assert float(taught.loss(trainer.model, batch).detach()) < 0.2 * apart
+    assert float(taught.loss(trainer.model, batch).detach()) < 0.25 * apart
     assert all(torch.equal(was, now) for was, now in zip(before, teacher.parameters(), strict=True))
     assert all(each.grad is None for each in teacher.parameters())
 
