@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from node.bench.lists import some_numbers
 from node.bench.swarm.run_spec import RunSpec, Shape
 from node.bench.swarm.simulation import Swarm
 from node.config.schema import Config, from_raw
@@ -201,7 +202,7 @@ def _accuracies(model: nn.Module, task: NinthOfDigits) -> tuple[float, float]:
 def main() -> None:
     """Measure every way, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0-4", help="such as 0-4")
+    parser.add_argument("--seeds", type=some_numbers, default="0-4", help="such as 0-4")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--examples", type=int, default=40)
@@ -213,12 +214,11 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.01, help="of the warm-up")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    first, _, last = asked.seeds.partition("-")
     ways, cases = asked.ways.split(","), asked.cases.split(",")
     if unknown := (set(ways) - set(WAYS)) | (set(cases) - set(CASES)):
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are: {', '.join((*WAYS, *CASES))}")
     found: list[dict[str, Any]] = []
-    for seed in range(int(first), int(last or first) + 1):
+    for seed in asked.seeds:
         for row in rows(seed, asked, ways, cases):
             found.append(row)
             print(json.dumps(row), flush=True)

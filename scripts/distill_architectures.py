@@ -23,7 +23,7 @@ from typing import Final
 
 import torch
 
-from p2ptrain import tasks
+from p2ptrain import aggregate, tasks
 from p2ptrain.sync import SyncConfig, SyncStrategy, build
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.digits import CLASSES, MODELS, Digits
@@ -100,6 +100,11 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--rate", type=float, default=1.0)
     given = parser.parse_args()
+    try:
+        for rule in given.aggregators:
+            aggregate.get(rule)
+    except ValueError as error:
+        parser.error(f"--aggregators: {error}")
     torch.set_num_threads(1)
     ways: dict[str, Callable[[int], Found]] = {}
     if given.liars:

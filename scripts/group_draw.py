@@ -22,6 +22,7 @@ from typing import Final
 import torch
 
 from gossip.secure_aggregation.secure_group import default_threshold
+from node.bench.lists import some_numbers
 from p2ptrain.sync import SyncConfig, build
 from p2ptrain.sync.secure_average import SecureAverage
 
@@ -35,11 +36,10 @@ def main() -> None:
     """Measure each crowd."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, default=28)
-    parser.add_argument("--crowds", default="3-6", help="fewest and most liars")
+    parser.add_argument("--crowds", type=some_numbers, default="3-6", help="numbers of liars, such as 3-6")
     parser.add_argument("--rounds", type=int, default=2000)
     given = parser.parse_args()
-    least, _, most = given.crowds.partition("-")
-    for crowd in range(int(least), int(most or least) + 1):
+    for crowd in given.crowds:
         draw = Draw(given.members, crowd)
         told = {
             "members": given.members,

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import torch
 
+from node.bench.lists import some_numbers
 from node.bench.quality.intervals import estimate
 from node.bench.swarm.run_spec import RunSpec, Shape
 from node.bench.swarm.simulation import Swarm
@@ -117,7 +118,7 @@ def _shares(counts: list[tuple[int, int]]) -> dict[str, float]:
 def main() -> None:
     """Measure every way, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0-4", help="such as 0-4")
+    parser.add_argument("--seeds", type=some_numbers, default="0-4", help="such as 0-4")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--alpha", type=float, default=0.1)
@@ -130,12 +131,11 @@ def main() -> None:
     asked = parser.parse_args()
     asked.f = asked.liars if asked.f is None else asked.f
     torch.set_num_threads(1)
-    first, _, last = asked.seeds.partition("-")
     ways = asked.ways.split(",")
     if unknown := set(ways) - set(WAYS):
         parser.error(f"there is no way {', '.join(sorted(unknown))}; there are: {', '.join(WAYS)}")
     rows: list[dict[str, Any]] = []
-    for seed in range(int(first), int(last or first) + 1):
+    for seed in asked.seeds:
         for way in ways:
             for lies in (False, True) if asked.liars and way != ALONE else (False,):
                 rows.append(row(way, seed, asked, lies=lies))

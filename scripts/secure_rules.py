@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from node.bench.lists import some_numbers
 from p2ptrain import aggregate, attacks
 from p2ptrain.privacy.secret_random import SecretRandom
 from p2ptrain.sync.fixed_point import FixedPoint
@@ -53,15 +54,19 @@ def main() -> None:
     """Run each rule under each attack."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partition", default="iid", choices=("iid", "dirichlet"))
-    parser.add_argument("--seeds", default="0-2", help="first and last")
+    parser.add_argument("--seeds", type=some_numbers, default="0-2", help="such as 0-2")
     parser.add_argument("--rules", default=RULES)
     parser.add_argument("--attacks", default=ATTACKS)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--inner-steps", type=int, default=10)
     given = parser.parse_args()
+    try:
+        for rule in given.rules.split(","):
+            _rule(rule)
+    except ValueError as error:
+        parser.error(f"--rules: {error}")
     torch.set_num_threads(1)
-    first, _, last = given.seeds.partition("-")
-    for seed in range(int(first), int(last or first) + 1):
+    for seed in given.seeds:
         members = Members(given.partition, seed, given.rounds, given.inner_steps)
         for attack in given.attacks.split(","):
             for rule in given.rules.split(","):

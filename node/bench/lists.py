@@ -1,5 +1,6 @@
 """Lists as they are written on the command line: `a,b`, `all`, `0,1,2`, `0-2`."""
 
+import argparse
 import math
 from collections.abc import Sequence
 
@@ -33,6 +34,14 @@ def numbers_in(text: str, option: str, minimum: int = 0) -> list[int]:
     if not found or min(found) < minimum:
         raise UsageError(f"{option} {text!r} is no list of numbers from {minimum} on", f"for example {option} 1,2,3")
     return list(dict.fromkeys(found))
+
+
+def some_numbers(text: str) -> list[int]:
+    """Parse as `numbers_in`, for argparse's `type`. ArgumentTypeError when it is none."""
+    try:
+        return numbers_in(text, "")
+    except UsageError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers such as 0-4 or 1,2,3") from None
 
 
 def decimals_in(text: str, option: str) -> list[float]:

@@ -18,6 +18,7 @@ import fcntl
 import hashlib
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +51,7 @@ NOTHING: Final = LedgerMark(0, BEGINS)
 
 
 @dataclass
-class ChainContents:
+class ChainContents(ABC):
     """What the lines of a file hold. A ledger says in `take` what an entry is to it."""
 
     mark: LedgerMark = NOTHING
@@ -60,9 +61,9 @@ class ChainContents:
     digests: list[str] = field(default_factory=list)
     """That of every entry."""
 
+    @abstractmethod
     def take(self, fields: Fields) -> None:
         """Count an entry. Raises one of WRONG, with nothing counted, for fields that are none."""
-        raise NotImplementedError
 
     def begins_with(self, mark: LedgerMark) -> bool:
         """Return whether the file has the entry that `mark` names, and the same ones before it."""
