@@ -22,6 +22,7 @@ from node.system.errors import UsageError
 from node.training.pace import Pace
 from node.training.run_state import RunState
 from node.training.visiting import long_noise, visitors_for
+from node.visits import visitor_ledger
 from node.visits.difference_head import LeftDifference
 from node.visits.refusals import Refusal, RefusedVisitError
 from node.visits.visit_noise import VisitNoise
@@ -82,6 +83,23 @@ async def test_a_sum_has_one_size_and_the_others_wait(host: NoisyHost) -> None:
     assert len(host.ledger.contents.by_key) == SUM
     assert host.close_round() is None, "two wait for a third"
     assert sorted(host.ledger.contents.by_key.values()) == [NOISE**-2] * SUM
+
+
+def test_who_is_in_a_sum_is_drawn_and_not_who_came_first(host: NoisyHost) -> None:
+    drawn = Counter(each for _ in range(200) for each in host.noise.chosen("abcdef", SUM))
+    assert sum(drawn.values()) == 200 * SUM
+    assert set(drawn) == set("abcdef")
+    assert min(drawn.values()) > 60, "of the 100 that each has by chance"
+
+
+async def test_a_full_ledger_takes_no_new_key_and_goes_on_with_known_ones(
+    host: NoisyHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await all_leave(host, "one", "two", "three")
+    assert host.close_round() is not None
+    monkeypatch.setattr(visitor_ledger, "MOST_KEYS", SUM)
+    assert await refusal_of(host, host.left_by("new")) is Refusal.CLOSED
+    await host.take(host.left_by("one"))
 
 
 async def test_a_key_is_refused_once_its_budget_is_spent_and_others_are_not(host: NoisyHost) -> None:
