@@ -1,6 +1,8 @@
-"""What a private step takes, over a plain one: in turns, in one thread, in seconds of the processor.
+"""What a private step takes, over a plain one: in turns, in one thread, in seconds of the processor; on a GPU, in
+seconds until it has done the step.
 
     python scripts/private_steps_cost.py
+    python scripts/private_steps_cost.py --device cuda
     python scripts/private_steps_cost.py --turns 40 --chunk 4
 
 One JSON line a model: medians in milliseconds, and each over the plain step.
@@ -15,8 +17,9 @@ from typing import Final
 import torch
 
 from p2ptrain import privacy, tasks
-from p2ptrain.tasks import Shard, Task
+from p2ptrain.tasks import Shard, Task, TaskError
 from p2ptrain.training import TrainConfig, Trainer
+from p2ptrain.training.machine import pick_device
 from p2ptrain.training.private_training import PrivateTraining
 
 MODELS: Final = {
@@ -33,29 +36,42 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=12, help="steps of each kind, after two to warm up")
     parser.add_argument("--batch", type=int, default=16, help="examples of a plain step, and those expected")
     parser.add_argument("--chunk", type=int, default=None, help="gradients of examples in memory; as by default")
+    parser.add_argument("--device", default="cpu", help="where to train: cpu or cuda")
     given = parser.parse_args()
     if min(given.turns, given.batch, 1 if given.chunk is None else given.chunk) < 1:
         parser.error("--turns, --batch and --chunk must be 1 or more")
+    try:
+        device = pick_device(given.device)
+    except TaskError as error:
+        parser.error(str(error))
     torch.set_num_threads(1)
     for name, (task, options) in MODELS.items():
-        found = medians(tasks.get(task, **options), given.turns, given.batch, given.chunk)
+        found = medians(tasks.get(task, **options), device, given.turns, given.batch, given.chunk)
         over = {kind: round(found[kind] / found["plain"], 2) for kind in found}
         print(json.dumps({"model": name, "ms": found, "over_plain": over}), flush=True)
 
 
-def medians(task: Task, turns: int, batch: int, chunk: int | None) -> dict[str, float]:
+def medians(task: Task, device: torch.device, turns: int, batch: int, chunk: int | None) -> dict[str, float]:
     """Median milliseconds of a step, by kind."""
-    config, shard = TrainConfig(device="cpu", batch_size=batch), Shard(index=0, count=4)
+    config, shard = TrainConfig(device=str(device), batch_size=batch), Shard(index=0, count=4)
     protections = {kind: PrivateTraining(privatizer=privacy.get(kind), chunk=chunk) for kind in ("example", "update")}
     trainers = {"plain": Trainer(task, config, shard)}
     trainers |= {kind: Trainer(task, config, shard, privacy=given) for kind, given in protections.items()}
     took: dict[str, list[float]] = {kind: [] for kind in trainers}
     for _ in range(WARM_TURNS + turns):
         for kind, trainer in trainers.items():
-            began = time.process_time()
+            began = seconds(device)
             trainer.step()
-            took[kind].append(time.process_time() - began)
+            took[kind].append(seconds(device) - began)
     return {kind: round(1e3 * statistics.median(times[WARM_TURNS:]), 2) for kind, times in took.items()}
+
+
+def seconds(device: torch.device) -> float:
+    """Seconds of the processor so far; where a GPU computes, those of the clock, once it has done all it was given."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.accelerator.synchronize(device)
+    return time.perf_counter()
 
 
 if __name__ == "__main__":

@@ -184,6 +184,12 @@ class NvmlReader:
             share = max([share, *(used for pid, used in self._shares(handle, now).items() if pid in others)])
         return GpuUseByOthers(share=share, memory_bytes=memory)
 
+    def own_memory(self) -> int | None:
+        """Return the bytes of GPUs that the driver counts for this process; None where it does not know it, as in a
+        container with numbers of its own."""
+        own = [there.get(os.getpid()) for there in map(self._processes, self._handles)]
+        return sum(each.memory_bytes for each in own if each is not None) or None
+
     def temperature(self) -> float | None:
         """Return the hottest GPU's temperature in degrees Celsius."""
         nvml = self._nvml

@@ -5,7 +5,7 @@ settings ── model built ── its memory read, one example tried ── `pl
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,8 @@ from node.training.budget_meter import folder_bytes
 from node.training.budget_watch import BudgetWatch
 from node.training.checkpoint import CheckpointStore
 from node.training.checkpoint_room import estimates_bytes, optimizer_bytes
+from node.training.gpu_budget import GpuBudget, gpu_budget
+from node.training.machine_readings import nvml_reader
 from p2ptrain.training import Learner, Trainer
 
 STARTED_BYTES: Final = 18_000_000
@@ -56,8 +58,10 @@ class Budgeted:
     learned: tuple[Learner, torch.Tensor]
     memory: BudgetPlan
     disk: DiskPlan
-    watch: BudgetWatch | None
-    """What watches the memory; None where that has no budget."""
+    gpu: GpuBudget | None
+    """None: the GPU's memory has no budget."""
+    watches: Sequence[BudgetWatch | GpuBudget]
+    """What runs beside the node, to follow what it takes."""
 
     def hold(self, process: HeldProcess, log: EventLog) -> BudgetPlanned:
         """Hold the process and its log of events to the budget, and return what to tell of it. Call it once the node is
@@ -65,7 +69,7 @@ class Budgeted:
         free_memory.trim()
         process.limit(limits_of(self.config.budget))
         log.bound(self.disk.event_bytes)
-        return _planned(self.memory, self.disk, process.holds)
+        return _planned(self, process.holds)
 
 
 def check_budget(config: Config, *, user_loop: bool) -> None:
@@ -95,16 +99,18 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
     learned = learner_of(config, around)
     trainer = learned[0]
     assert isinstance(trainer, Trainer), "check_budget lets no other through"
-    bound_gpu(config.budget.gpu_memory, trainer.device)
     least = trainer.least_at_a_time()
+    gpu = None
+    if config.budget.gpu_memory is not None:
+        gpu = gpu_budget(config.budget.gpu_memory, trainer.device, nvml_reader(trainer.device))
+        trainer.kept_by(least)  # loads most of the kernels that a step needs
+        gpu.hold()
     memory = plan_memory(config, needs_of(trainer, least, used), least_examples=least)
     disk = plan_disk(memory.config, trainer.trained_numel, spare_memory=spare_memory(memory))
     if disk.config.node.micro_batch:
         trainer.take_at_a_time(disk.config.node.micro_batch)
     folder, keep = around.checkpoints.folder, disk.config.node.checkpoint_keep
-    watch = None
-    if config.budget.memory is not None:
-        watch = BudgetWatch(config.budget.memory, used, trainer, least)
+    memory_watch = None if config.budget.memory is None else BudgetWatch(config.budget.memory, used, trainer, least)
     return Budgeted(
         config=disk.config,
         around=replace(
@@ -116,7 +122,8 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
         learned=learned,
         memory=memory,
         disk=disk,
-        watch=watch,
+        gpu=gpu,
+        watches=[each for each in (memory_watch, gpu) if each is not None],
     )
 
 
@@ -165,16 +172,6 @@ def optimizer_bytes_of(trainer: Trainer) -> int:
     return sum(each.nbytes for held in buffers for each in held.values())
 
 
-def bound_gpu(most: int | None, device: torch.device) -> None:
-    """Let torch take no more than so many bytes of a GPU's memory. Raises UsageError where the device is none."""
-    if most is None:
-        return
-    if device.type != "cuda":
-        raise UsageError(f"budget.gpu_memory is set, and the node trains on {device}", "leave out --gpu-memory")
-    total = torch.cuda.get_device_properties(device).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), device)
-
-
 def _with_threads(config: Config) -> Config:
     """As many threads as cores may be taken, where no number is set, and no more than torch takes by itself."""
     if config.budget.cpu is None or config.train.threads:
@@ -199,12 +196,15 @@ def plan_words(memory: BudgetPlan, disk: DiskPlan) -> str:
     return f"{'; '.join(parts)}; {', '.join((*memory.moves, *disk.moves)) or 'all as it is'}"
 
 
-def _planned(memory: BudgetPlan, disk: DiskPlan, holds: frozenset[str]) -> BudgetPlanned:
-    budget, words = disk.config.budget, plan_words(memory, disk)
+def _planned(budgeted: Budgeted, holds: frozenset[str]) -> BudgetPlanned:
+    memory = budgeted.memory
+    budget, words = budgeted.config.budget, plan_words(memory, budgeted.disk)
     bounded = [name for name in ("memory", "cpu") if getattr(budget, name) is not None]
     unheld = [name for name in bounded if name not in holds]
     if holds:
         words += f"; {' and '.join(sorted(holds, reverse=True))} held by a cgroup"
     if unheld:
         words += f"; {' and '.join(unheld)} watched, not held: no cgroup can be made here"
+    if budgeted.gpu is not None and not budgeted.gpu.counts_driver:
+        words += "; GPU memory without the driver's own part, which is not told here (nvidia-ml-py tells it)"
     return BudgetPlanned(message=words, needed_bytes=memory.needed, memory_bytes=budget.memory, held=sorted(holds))

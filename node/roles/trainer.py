@@ -83,6 +83,7 @@ from node.training.budget_meter import BudgetMeter
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.divergence import diverged, unusable
 from node.training.executors import EXECUTORS, Executor
+from node.training.gpu_budget import GpuBudget
 from node.training.inner_loop import Phase
 from node.training.joining import await_more_rounds, enter
 from node.training.machine_readings import machine_reader
@@ -304,7 +305,7 @@ async def run(
     if held.private is not None:
         held.news.to = follow_manifests(node, held.private.admission.chain, emit)
     reading = partial(round_report.readings, node)
-    metrics.live.watch(reading if budgeted is None else _with_budget(node, node_dir, reading))
+    metrics.live.watch(reading if budgeted is None else _with_budget(node, node_dir, budgeted.gpu, reading))
     feed.watch(lambda: round_report.moment(node, metrics.newest_lag_s))
     trainer = node.inner.trainer
     register_gpu(metrics.registry, trainer.device, partial(gpu_memory_of, trainer))
@@ -320,8 +321,8 @@ async def run(
         interrupted = await nursery.start(until_signal if user_loop is None else user_loop.until_stopped)
         nursery.start_soon(metrics.watch_loop)
         nursery.start_soon(beat, node_dir)
-        if budgeted is not None and budgeted.watch is not None:
-            nursery.start_soon(budgeted.watch.run)
+        for watch in () if budgeted is None else budgeted.watches:
+            nursery.start_soon(watch.run)
         server = server_of(config.node, metrics, feed)
         emit.redact.learn(*(() if server is None else server.secrets()))
         url = None if server is None else await nursery.start(server.run)
@@ -383,14 +384,15 @@ async def _made(
     return make_node(config, around, learned)
 
 
-def _with_budget(node: Node, node_dir: Path, read: Callable[[], Readings]) -> Callable[[], Readings]:
+def _with_budget(
+    node: Node, node_dir: Path, gpu: GpuBudget | None, read: Callable[[], Readings]
+) -> Callable[[], Readings]:
     """Return what reads the node's values, and what it takes of its budget."""
-    device = node.inner.trainer.device
     meter = BudgetMeter(
         node.config.budget,
         node_dir,
         cpu_s=node.use.cpu_s,
-        gpu=lambda: torch.cuda.memory_reserved(device),
+        gpu=(lambda: 0) if gpu is None else gpu.used,
         clock=time.perf_counter,
     )
     return lambda: replace(read(), budget=meter.budget(), budget_used=meter.used())

@@ -9,7 +9,7 @@ from node.system.process_use import held_bytes
 
 
 class BudgetMeter:
-    """`cpu_s` returns the CPU seconds of the node so far, `gpu` the bytes of a GPU that it has reserved, `clock`
+    """`cpu_s` returns the CPU seconds of the node so far, `gpu` the bytes of a GPU that it takes, `clock`
     seconds. `folder` is the node's."""
 
     def __init__(

@@ -102,8 +102,7 @@ class _Temperature:
     """The hottest of the processor and, where it is known, the GPU that trains."""
 
     def __init__(self, device: torch.device) -> None:
-        nvml = _nvml() if device.type == "cuda" else None
-        self._gpu = None if nvml is None else _reader_of(nvml, device)
+        self._gpu = nvml_reader(device) if device.type == "cuda" else None
 
     def __call__(self, now: float) -> float | None:
         gpu = None if self._gpu is None else self._gpu.temperature()
@@ -111,15 +110,17 @@ class _Temperature:
 
 
 def _others_on_gpu(device: torch.device) -> Source:
-    nvml = _nvml()
-    if nvml is None:
+    if _nvml() is None:
         return _not_installed
-    reader = _reader_of(nvml, device)
+    reader = nvml_reader(device)
     return _none if reader is None else reader.others
 
 
-def _reader_of(nvml: Any, device: torch.device) -> NvmlReader | None:
-    """Return the reader of NVIDIA's GPUs; None on a machine without its driver."""
+def nvml_reader(device: torch.device) -> NvmlReader | None:
+    """Return the reader of NVIDIA's GPUs; None on a machine without its driver, or without nvidia-ml-py."""
+    nvml = _nvml()
+    if nvml is None:
+        return None
     try:
         return NvmlReader(nvml, nvml_uuid(device) if device.type == "cuda" else "")
     except nvml.NVMLError:

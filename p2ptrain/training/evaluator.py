@@ -124,6 +124,14 @@ class Evaluator:
             found.append(heard.logits.flatten(0, -2).float().cpu())
         return torch.cat(found)
 
+    def when_idle(self, act: Callable[[], None]) -> None:
+        """Call `act`, unless an evaluation is under way."""
+        if self._lock.acquire(blocking=False):
+            try:
+                act()
+            finally:
+                self._lock.release()
+
     @contextmanager
     def _bound(self, x_d: torch.Tensor) -> Iterator[nn.Module]:
         """The model with the parameters `x_d` (d,), until the block ends."""

@@ -7,6 +7,7 @@ A model that vmap cannot run fails loudly, and is refused before the first step.
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -36,13 +37,17 @@ ROUNDED: Final = 1e-4
 """The same where it is made in the model's own type, whose rounding it has to pass: a deep model's in fp32 is 1e-6 and
 more. Chosen."""
 
+HALVED: Final = 0.1
+"""The same where it is made in bf16. Beyond it the gradients are computed in the model's own type. Chosen."""
+
 
 class ExampleGradients:
     """Gradients of the examples of a batch, of `model`'s trained parameters as they are when it is called. TaskError
-    for a batch that is more than tensors in containers."""
+    for a batch that is more than tensors in containers. `autocast`: in the machine's precision, else in the model's
+    own."""
 
-    def __init__(self, task: Task, model: nn.Module, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, task: Task, model: nn.Module, machine: Machine, *, autocast: bool = True) -> None:
+        self._machine, self._autocast = machine, autocast
         self._whole = _LossOf(task, model)
         self._parameters = {f"model.{name}": parameter.detach() for name, parameter in trainable(model)}
 
@@ -54,12 +59,16 @@ class ExampleGradients:
 
         def loss_of(parameters: Gradients, *example: torch.Tensor) -> torch.Tensor:
             alone = pytree.tree_unflatten([leaf.unsqueeze(0) for leaf in example], form)
-            with self._machine.autocast():
-                return functional_call(self._whole, parameters, (alone,))  # type: ignore[no-any-return]
+            return functional_call(self._whole, parameters, (alone,))  # type: ignore[no-any-return]
 
         each: Callable[..., Gradients] = vmap(grad(loss_of), in_dims=(None, *(0 for _ in leaves)))
-        with sdpa_kernel(SDPBackend.MATH):  # vmap goes over the others example by example
+        # vmap goes over the other kernels example by example. The backward pass is within autocast, too: under vmap, a
+        # norm's meets values of both types (pytorch/pytorch#184890).
+        with self._precision(), sdpa_kernel(SDPBackend.MATH):
             return {name.removeprefix("model."): it for name, it in each(self._parameters, *leaves).items()}
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return self._machine.autocast() if self._autocast else nullcontext()
 
 
 class _LossOf(nn.Module):
@@ -107,6 +116,19 @@ def check_example_gradients(task: Task, model: nn.Module, machine: Machine, batc
                 pass
         with calling(task, "loss"):
             return _compare(task, twin_of(model), machine, batch, ROUNDED)
+
+
+def can_autocast(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> bool:
+    """Return whether vmap computes the gradients of a few examples in the machine's precision, on a copy of the model:
+    the backward pass of some layers knows one type alone."""
+    if machine.precision == "fp32":
+        return True
+    with torch.random.fork_rng(devices=[machine.device] if machine.device.type == "cuda" else []):
+        try:
+            _compare(task, twin_of(model), machine, batch, HALVED)
+        except TaskError:
+            return False
+    return True
 
 
 def check_buffers(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> None:

@@ -63,6 +63,11 @@ class Machine:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
+    def free_workspaces(self) -> None:
+        """Give back what cuBLAS computes in, which it takes again when it needs it. Call it while nobody computes."""
+        if self.device.type == "cuda":
+            torch._C._cuda_clearCublasWorkspaces()
+
     def pin_threads(self) -> None:
         """Set torch's threads in this thread: torch keeps the number per thread, and a worker thread of a pool may have
         been started with another."""

@@ -14,7 +14,13 @@ from torch import nn
 from p2ptrain.privacy.allowance import Allowance
 from p2ptrain.tasks.base import HasExamples, Shard, Task, TaskError, whole_batches
 from p2ptrain.tasks.calling import calling
-from p2ptrain.training.example_gradients import ExampleGradients, add_weighted_, check_example_gradients, norms_of
+from p2ptrain.training.example_gradients import (
+    ExampleGradients,
+    add_weighted_,
+    can_autocast,
+    check_example_gradients,
+    norms_of,
+)
 from p2ptrain.training.flat import FlatParameters
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.private_training import PrivateTraining
@@ -69,7 +75,7 @@ class PrivateSteps:
         with calling(task, "examples_at"):
             batch = task.examples_at(shard, few)
         check_example_gradients(task, model, machine, batch)
-        self._gradients = ExampleGradients(task, model, machine)
+        self._gradients = ExampleGradients(task, model, machine, autocast=can_autocast(task, model, machine, batch))
         self.tokens = round(self.rate * self.count * expected_tokens(task))
         """Predictions that a step is said to have: those expected, and not those drawn."""
 

@@ -535,6 +535,7 @@ class Trainer(Learner):
             own = {} if self.local is None else self.local.buffers  # stay, as what evaluations read does
             parked = [tensor for name, tensor in self._buffers().items() if name not in own]
             self._parked = ParkedTensors([*parked, self.flat.grad_d, *sums])
+            self._evaluator.when_idle(self.machine.free_workspaces)
             self.machine.free()
             return self._parked.nbytes
 

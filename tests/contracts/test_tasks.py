@@ -9,7 +9,7 @@ import torch
 from p2ptrain.tasks import TASKS, Generative, Shard, Task, get
 from p2ptrain.tasks.base import HasExamples
 from p2ptrain.training import TrainConfig, Trainer
-from p2ptrain.training.example_gradients import ExampleGradients, check_example_gradients, norms_of
+from p2ptrain.training.example_gradients import ExampleGradients, can_autocast, check_example_gradients, norms_of
 from p2ptrain.training.flat import trainable
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.model import build_model
@@ -190,3 +190,18 @@ def test_gradients_of_examples_are_those_of_a_loop_of_single_examples(task):
         off = torch.cat([found[name][number].flatten() - each.grad.flatten() for name, each in trainable(model)])
         assert float(off.norm() / whole.norm()) < 1e-6
         assert float(norms[number]) == pytest.approx(float(whole.double().norm()), rel=1e-6)
+
+
+def test_gradients_of_examples_are_computed_in_half_precision_too(task):
+    """As a GPU does by default. Where vmap cannot, the model's own type is used."""
+    if not isinstance(task, HasExamples):
+        pytest.skip("a task of a user's own, without them")
+    model = build_model(task, 0)
+    batch = task.examples_at(Shard(index=1, count=3), [0, 2, 1, 4])
+    half = Machine.of(TrainConfig(device="cpu", precision="bf16"))
+    found = ExampleGradients(task, model, half, autocast=can_autocast(task, model, half, batch))(batch)
+    exact = ExampleGradients(task, model, Machine.of(TrainConfig(device="cpu")))(batch)
+    for name, it in exact.items():
+        assert found[name].dtype == it.dtype
+    off = norms_of({name: found[name] - it for name, it in exact.items()})
+    assert torch.all(off < 0.1 * norms_of(exact)), "what bf16 rounds, and no more"

@@ -418,6 +418,16 @@ def test_the_gpu_is_busy_with_somebody_elses_process_alone() -> None:
     assert its.temperature() == 71.0
 
 
+def test_the_driver_counts_this_processs_memory() -> None:
+    nvml = Nvml()
+    its = NvmlReader(nvml)
+    assert its.own_memory() is None, "no process, or the numbers of another system"
+    nvml.processes = {os.getpid(): 3 << 30, os.getpid() + 1: 1 << 30}
+    assert its.own_memory() == 3 << 30
+    nvml.processes = {os.getpid(): None}
+    assert its.own_memory() is None, "Windows does not tell"
+
+
 def test_a_container_that_hides_its_own_number_is_told_and_never_takes_itself_for_another() -> None:
     nvml = Nvml()
     nvml.processes = {4711: 5 << 30}

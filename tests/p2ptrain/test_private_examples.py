@@ -74,14 +74,16 @@ def test_streamed_data_are_refused_in_a_line(tmp_path: Path) -> None:
     [("hf-lm", {"length": 16, "model": TINY_LLAMA, "lora": 2}), ("hf-vision", {}), ("hf-vision", {"lora": 2})],
     ids=["llama with lora", "vit", "vit with lora"],
 )
-@pytest.mark.parametrize("privatizer", ["example", "update"])
-def test_models_of_transformers_are_trained(tmp_path: Path, name: str, options: dict, privatizer: str) -> None:
+@pytest.mark.parametrize(("privatizer", "precision"), [("example", "fp32"), ("example", "bf16"), ("update", "fp32")])
+def test_models_of_transformers_are_trained(
+    tmp_path: Path, name: str, options: dict, privatizer: str, precision: str
+) -> None:
     if name == "hf-lm":
         options = options | {"data": tmp_path / "text.jsonl"}
         options["data"].write_text(texts(100))
     trainer = Trainer(
         get(name, **options),
-        TrainConfig(device="cpu", warmup_steps=0),
+        TrainConfig(device="cpu", warmup_steps=0, precision=precision),
         Shard(),
         privacy=PrivateTraining(privatizer=privacy.get(privatizer, noise=0.1, clip=0.1)),
     )
