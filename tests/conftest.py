@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 from hypothesis import settings
-from sizes import examples
+from sizes import examples, share
 
 collect_ignore = ["plug_ins"]  # to collect it for doctests is to put it on the path: installed, for every later test
 
@@ -20,6 +20,11 @@ settings.register_profile("repeatable", derandomize=True, deadline=None, max_exa
 settings.load_profile("repeatable")
 
 gc.disable()  # until all is imported and collected: it makes hundreds of thousands of objects, none of them garbage
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--share`."""
+    parser.addoption("--share", type=share, default=None, metavar="K/N", help="run one test of N: part K, any number")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -46,13 +51,15 @@ def pytest_runtest_setup() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of real processes, which are known by their harness, are marked `alone`: nobody has to remember it. Those
-    that only wait for events, and ask of none when it comes, say that they are `paired`."""
+    that only wait for events, and ask of none when it comes, say that they are `paired`. Of all, a share is left."""
     for item in items:
         real = isinstance(item, pytest.Function) and _has_processes(item.module)
         if real and item.get_closest_marker("paired") is None:
             item.add_marker("alone")
+    if (wanted := config.getoption("--share")) is not None:
+        items[:] = [item for item in items if wanted.has(item.nodeid)]
     items[:] = _mixed(items)
 
 

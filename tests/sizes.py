@@ -1,7 +1,9 @@
 """Which suite runs what, and how much of it (docs/decisions/0057)."""
 
 import os
+import zlib
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -22,3 +24,23 @@ def thorough_but(quick: Collection[Any], values: Iterable[Any]) -> list[Any]:
     return [
         pytest.param(*parameters, marks=() if value in quick else pytest.mark.thorough) for value, parameters in each
     ]
+
+
+@dataclass(frozen=True)
+class Share:
+    """One part of `count` of the tests. Each test is in one of them, whatever other tests there are."""
+
+    part: int
+    count: int
+
+    def has(self, name: str) -> bool:
+        """Return whether the test of this name is in it."""
+        return zlib.crc32(name.encode()) % self.count == self.part
+
+
+def share(words: str) -> Share:
+    """Parse K/N: part K of N; K may be any number, such as how many commits there are. ValueError for other words."""
+    part, _, count = words.partition("/")
+    if int(count) < 1:
+        raise ValueError(f"{words!r} is no share")
+    return Share(int(part) % int(count), int(count))

@@ -148,6 +148,7 @@ NEVER_IN_A_ROUND = ("late", "torn", "turns")
 """To nobody in time; `turns` to each of five in one round of five, and such an edge has no place for long."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", thorough_but({"some"}, TIMES))
 def test_refinements_held_back_in_any_way_gain_nothing(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which refine an edge where they come in time: who serves them takes those of the honest."""

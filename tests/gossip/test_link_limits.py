@@ -65,7 +65,7 @@ async def test_without_limits_it_goes_at_once(autojump_clock):
         assert seconds < 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 async def test_neighbours_have_equal_shares_of_a_slow_link(autojump_clock):
     """At the least rate that is taken, eight at once: nobody is starved into giving up, all end together."""
     async with swarm() as it:

@@ -99,8 +99,8 @@ async def test_the_proof_lasts_as_long_as_the_connection_and_an_hour_beyond_it(u
         assert dialled.service.reachability() == "unknown"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("again", ["dialled", pytest.param("dials", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("again", ["dialled", "dials"])
 async def test_who_comes_back_by_our_dial_does_not_renew_it(unasked, autojump_clock, again):
     """As behind a router that was given another address: we still get out, and nobody gets in."""
     async with swarm() as it:

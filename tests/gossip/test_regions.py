@@ -135,6 +135,7 @@ async def test_statements_that_were_lost_between_regions_are_said_again(autojump
             await until(lambda at=at, other=other: all(view_of(node, other) is not None for node in regions[at]), 60.0)
 
 
+@pytest.mark.thorough
 async def test_a_bridge_is_told_of_a_member_once(autojump_clock):
     async with swarm() as it:
         regions = await two_regions(it, 6)
@@ -172,6 +173,7 @@ async def test_links_that_members_pass_on_stay_in_their_region(autojump_clock, m
         assert not author.service._engine.uninterested(link), "our own goes to all, also where it has come back to us"
 
 
+@pytest.mark.thorough
 async def test_a_model_is_said_to_its_own_region_and_to_those_beside_it(autojump_clock, monkeypatch):
     deliver, came = MemoryTransport.deliver, []
 
@@ -237,6 +239,7 @@ async def test_of_two_members_of_unlike_regions_one_says_hello_and_the_other_ans
             assert heartbeats / JITTER_MOST - 1 <= hellos[pair] <= heartbeats / JITTER_LEAST + 1
 
 
+@pytest.mark.thorough
 async def test_those_that_belong_beside_each_other_stay_connected_across_regions_and_who_came_first(autojump_clock):
     labels = tuple(f"r{number}" for number in range(4))
     async with swarm() as it:
@@ -252,6 +255,7 @@ async def test_those_that_belong_beside_each_other_stay_connected_across_regions
             assert all(other == first[peer] or peer == first[other] for other in others)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("heartbeats", [(2.0, 2.0), (10.0, 20.0)])
 async def test_who_needs_us_is_not_let_go_again_and_again_at_whatever_heartbeat(
     heartbeats, autojump_clock, monkeypatch
@@ -437,6 +441,7 @@ async def test_a_lost_region_is_heard_again(autojump_clock, lost_s):
         assert not any(node.told("banned") for node in (*east, *west))
 
 
+@pytest.mark.thorough
 async def test_five_regions_and_more_hear_those_beside_them(autojump_clock):
     labels = tuple(f"r{number}" for number in range(8))
     async with swarm() as it:
@@ -450,6 +455,7 @@ async def test_five_regions_and_more_hear_those_beside_them(autojump_clock):
                 await until(lambda node=node, needed=needed: set(node.service.regional_views()) >= needed, 300.0)
 
 
+@pytest.mark.thorough
 async def test_a_hello_has_records_of_the_receivers_regions_and_of_a_few_others(autojump_clock):
     labels = tuple(f"r{number}" for number in range(8))
     async with swarm() as it:

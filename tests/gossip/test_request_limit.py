@@ -74,7 +74,7 @@ def question(scope: Scope) -> FindRequest:
     return FindRequest(swarm=scope.swarm, run=scope.run, genesis=RUN.genesis, target=target, record=b"")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 async def test_a_crowd_of_strangers_is_answered_at_a_pace_and_rounds_go_on(autojump_clock):
     async def ask_for_ever(liar: Liar, node) -> None:
         await liar.transport.dial(node.address)

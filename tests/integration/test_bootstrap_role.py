@@ -46,6 +46,7 @@ def test_trainers_that_know_only_the_bootstrap_node_train_together_and_go_on_wit
                 assert not each.heard("rejected")
 
 
+@pytest.mark.thorough
 def test_the_first_member_begins_alone_and_the_node_stops_on_ctrl_c_and_goes_on_in_its_folder(tmp_path: Path) -> None:
     with node(tmp_path, "--role", "bootstrap") as post:
         me, address = post.hear("started")["peer_id"], post.heard("started")[0]["addresses"][0]

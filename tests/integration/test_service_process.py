@@ -61,6 +61,7 @@ def started(unit: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(PATIENCE_S)
 
 
+@pytest.mark.thorough
 def test_the_command_of_a_unit_trains_ends_in_order_and_goes_on(tmp_path: Path) -> None:
     (folder := tmp_path / "a folder").mkdir()
     environment = {key: value for key, value in home_of(tmp_path).items() if key != "OMP_NUM_THREADS"}

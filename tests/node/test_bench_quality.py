@@ -422,6 +422,7 @@ def test_who_sends_more_and_loses_more_is_not_on_the_front(monkeypatch):
     assert {name for name, line in found.items() if line["front"]} == {"synchronous", "alone"}
 
 
+@pytest.mark.thorough
 def test_a_seed_that_diverged_leaves_no_mean(monkeypatch):
     def losses(each: RunSpec) -> float | None:
         return None if each.kind == "swarm" and each.config.train.seed == 1 else 1.0

@@ -39,6 +39,8 @@ from p2ptrain.training.train_config import lr_at
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
+BEFORE_S = 100.0
+
 
 @pytest.fixture
 def spec(tmp_path: Path) -> RaceSpec:
@@ -383,9 +385,9 @@ class FakeContestant:
 
 
 def leave_track(spec: RaceSpec, folder: Path, steps: int, step_s: float, *, kept: bool) -> None:
-    """As of a run that began a hundred seconds ago; at its end the parameters were half of what they are at first."""
+    """As of a run that began BEFORE_S ago. At its end the parameters were half of what they are at first."""
     TrackWriter(folder)
-    began = time.time() - 100
+    began = time.time() - BEFORE_S
     lines: list[dict[str, object]] = [{"step": step, "at": began + step * step_s} for step in range(steps + 1)]
     if kept:
         vector = nn.utils.parameters_to_vector(build_model(spec.task(), 0).parameters()).detach() / 2
@@ -408,7 +410,9 @@ def raced(spec: RaceSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tu
     judge = Judge(spec)
     half = judge.loss(nn.utils.parameters_to_vector(build_model(spec.task(), 0).parameters()).detach() / 2)
     to = round((judge.curve([], 0.0)[0].loss + half) / 2, 3)
-    made = race.Race(contestants=contestants, links=[5, 1000], to=[to], spec=spec, limit_s=150, out=tmp_path / "out")
+    made = race.Race(
+        contestants=contestants, links=[5, 1000], to=[to], spec=spec, limit_s=BEFORE_S + 1, out=tmp_path / "out"
+    )
     return made, [dict(row) for row in made.run()]
 
 

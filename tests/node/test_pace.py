@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sizes import thorough_but
 
 from node.training.pace import AGREEING, BEGINNING, LEAST_SHARE, STRIDE, WINDOW, Link, Pace, Pulse
 
@@ -298,7 +299,7 @@ UNLIKE = {"mode": "dylu", "speeds": [10.0, 10.0, 8.0, 5.0, 2.0]}
 LINKED = {"mode": "auto", "speeds": [10.0] * 5}
 
 
-@pytest.mark.parametrize("most", [6, 20, 100])
+@pytest.mark.parametrize("most", thorough_but({20}, [6, 20, 100]))
 @pytest.mark.parametrize(
     ("sigma", "bursts", "bound"), [(0.05, 0.0, 6), (0.1, 0.0, 10), (0.2, 0.0, 16), (0.1, 0.05, 16)]
 )

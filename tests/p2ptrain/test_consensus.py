@@ -85,11 +85,13 @@ def distance(x_nd: torch.Tensor, to_nd: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("graph", IRREGULAR)
+@pytest.mark.thorough
 def test_an_irregular_graph_comes_to_rest_at_the_mean(graph: Callable[[int], Graph]) -> None:
     x_nd = models(8)[:, :64]
     assert distance(Swarm(graph(8), x_nd, ["none"] * 8).run(600), x_nd) < 1e-3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("graph", thorough_but([star], IRREGULAR))
 def test_without_degrees_it_comes_to_rest_elsewhere(graph: Callable[[int], Graph]) -> None:
     x_nd = models(8)[:, :64]
@@ -202,7 +204,7 @@ LONG_RUNS = [
 ]
 
 
-@pytest.mark.parametrize("graph", [full, halves])
+@pytest.mark.parametrize("graph", thorough_but({halves}, [full, halves]))
 @pytest.mark.parametrize(("name", "options", "rounds"), LONG_RUNS)
 def test_a_long_noise_free_run_comes_to_rest(
     graph: Callable[[int], Graph], name: str, options: dict[str, float], rounds: int
@@ -215,6 +217,7 @@ def test_a_long_noise_free_run_comes_to_rest(
     assert float((rest_nd - rest_nd.mean(0)).norm() / x_nd.norm()) < 1e-3, "apart"
 
 
+@pytest.mark.thorough
 def test_signs_of_uneven_scales_want_a_rotation() -> None:
     scale_d = torch.logspace(-3, 0, D)
     x_nd = models(8) * scale_d

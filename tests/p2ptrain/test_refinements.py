@@ -65,6 +65,7 @@ def least_class(one: int, other: int) -> int:
     return min(one, other) // 2
 
 
+@pytest.mark.thorough
 def test_the_edges_that_take_layers_agree_sooner_and_the_others_no_later() -> None:
     base = apart(full_mesh(lambda one, other: 0, 20))
     mixed = apart(full_mesh(least_class, 20, layers=LAYERS))
@@ -79,6 +80,7 @@ def test_the_members_mean_stays_whoever_takes_what(depth: Depth) -> None:
     assert mean_moved(models) < 1e-3 * apart([vector(number) for number in range(NODES)])
 
 
+@pytest.mark.thorough
 def test_models_that_rest_come_to_rest_together() -> None:
     assert apart(full_mesh(least_class, 400, layers=LAYERS)) < 1e-3 * apart([vector(i) for i in range(NODES)])
 

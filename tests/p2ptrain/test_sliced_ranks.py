@@ -85,6 +85,7 @@ in_cuts = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.thorough
 @in_cuts
 def test_ranks_come_to_what_one_process_does(ranks: list[dict[str, Any]], expected: dict[str, Any]) -> None:
     leader = ranks[0]

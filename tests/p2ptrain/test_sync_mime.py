@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from sizes import thorough_but
 
 from node.bench.swarm import simulated_allreduce
 from node.bench.swarm.baselines import synchronous
@@ -288,7 +289,7 @@ def led_by_an_owner(optimizer: str, lie: float | None, *, of_share: bool = False
     return moved, float((honest.anchor_d - target_d).norm())
 
 
-@pytest.mark.parametrize("lie", [1e3, 1e12, -1e30])
+@pytest.mark.parametrize("lie", thorough_but({-1e30}, [1e3, 1e12, -1e30]))
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_a_lying_owner_moves_the_anchor_no_further_than_steps_go_and_training_goes_on(
     optimizer: str, lie: float

@@ -26,6 +26,7 @@ def rounds_of(truth: MachineCalibration, inner_steps: int) -> SwarmRounds:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "truth",
     [
@@ -66,6 +67,7 @@ def test_two_swarms_count_alike():
     assert (both.rounds, both.round_sigma) == (ROUNDS.rounds, ROUNDS.round_sigma)
 
 
+@pytest.mark.thorough
 def test_where_cores_are_to_spare_a_transfer_keeps_its_charge():
     truth = machine(step_s=0.01, crowding=1.0, transfer_s=0.004, wake_s=0.001)
     free = replace(truth, cores=64, swarm=None)

@@ -68,6 +68,7 @@ def test_a_model_of_hugging_face(capsys, tmp_path):
     assert not found["shape_is_assumed"]
 
 
+@pytest.mark.thorough
 def test_published_runs(capsys):
     code, out, _ = run(capsys, "plan", "--published")
     assert code == 0

@@ -14,7 +14,7 @@ def cells():
     return utilization_cells()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_every_cell_is_at_or_above_or_says_why(cells):
     assert len(cells) == 75
     assert all(bool(cell.reason) is not cell.at_or_above for cell in cells)

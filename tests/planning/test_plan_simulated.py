@@ -34,7 +34,7 @@ FAST_TO_SLOW = [
 """None is told from the next one by the order in which it is simulated; 3 and 4 are bound by their link."""
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", thorough_but({2}, [1, 2]))
 def test_what_is_foretold_to_be_sooner_at_a_loss_is_sooner_there(every):
     setups = FAST_TO_SLOW[::every]

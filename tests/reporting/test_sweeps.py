@@ -245,7 +245,7 @@ train.rounds = [1, 2, 3, 4]
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_kill_9_loses_no_finished_cell_and_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(SMALL_TEXT)
     command = [sys.executable, "-m", "p2ptrain", "sweep", str(tmp_path / "plan.toml"), "--out", str(tmp_path / "out")]

@@ -146,9 +146,7 @@ def test_a_live_lie_is_as_large_as_its_formula_says(attack: dict[str, Any], fact
 
 @pytest.mark.parametrize(
     "name",
-    thorough_but(
-        {"ipm", "alie", "mimic"}, ["scaled", "ipm", "alie", "gaussian", "searched_ipm", "searched_alie", "mimic"]
-    ),
+    thorough_but({"ipm"}, ["scaled", "ipm", "alie", "gaussian", "searched_ipm", "searched_alie", "mimic"]),
 )
 def test_other_vectors_are_trimmed_away_as_well(clean: Outcome, name: str) -> None:
     outcome = play({"name": name})

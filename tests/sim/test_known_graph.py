@@ -17,6 +17,7 @@ def mu_2(node: Node) -> float:
     return known_connectivity(len(theirs), theirs, node.service.peers_known)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("degree", "expected"), thorough_but({(2, math.inf)}, [(8, 5.0), (2, math.inf)]))
 async def test_a_full_mesh_knows_that_it_is_one(
     degree: int, expected: float, tmp_path: Path, autojump_clock: trio.testing.MockClock

@@ -88,7 +88,7 @@ async def test_files_change_no_bit(
     assert await joined_late(tmp_path / "held") == filed
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 async def test_estimates_on_disk_change_no_bit(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, files: Files
 ) -> None:

@@ -70,6 +70,7 @@ async def test_a_region_that_begins_late_joins_the_others_where_they_are(tmp_pat
     assert {member.told("round")[-1]["round"] for member in (*east, *west)} == {32}
 
 
+@pytest.mark.thorough
 async def test_a_region_that_begins_before_any_model_is_published_begins_in_the_others_round(tmp_path, autojump_clock):
     async with swarm(tmp_path) as it:
         east = await begin(it, "east", ("east", "west"), region_every=24, rounds=32)
@@ -101,6 +102,7 @@ class Boaster:
         await self._service.publish(round=round + self._later, **update)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("later", [30, 1000])
 async def test_members_that_say_that_they_are_far_ahead_move_a_start_by_a_period_at_most(
     tmp_path, autojump_clock, later
@@ -135,6 +137,7 @@ async def begin_beside(it: Swarm, attack: str, *, at: int) -> tuple[list[Member]
     return early, await begin(it, "west", FOUR)
 
 
+@pytest.mark.thorough
 async def test_a_region_that_begins_beside_a_region_of_liars_begins_where_the_honest_are(tmp_path, autojump_clock):
     async with swarm(tmp_path, keep_errors=True) as it:  # a region of liars may end in nothing
         early, west = await begin_beside(it, "sign_flip", at=9)
@@ -171,6 +174,7 @@ async def test_where_one_region_may_lie_one_alone_is_not_believed(tmp_path, auto
         assert len(member.told("round")) == ROUNDS
 
 
+@pytest.mark.thorough
 async def test_a_node_that_goes_on_keeps_its_own_model(tmp_path, autojump_clock):
     async with swarm(tmp_path) as it:
         east = await begin(it, "east", ("east", "west"), rounds=32)
@@ -196,6 +200,7 @@ async def one(it: Swarm, region: str, regions: Sequence[str], number: int, **how
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("newcomers", thorough_but({1}, [1, 5]))
 async def test_late_members_join_their_own_region_where_others_are_further(tmp_path, autojump_clock, newcomers):
     labels = ("east", "west")
@@ -214,6 +219,7 @@ async def test_late_members_join_their_own_region_where_others_are_further(tmp_p
             assert abs(member.node.state.round - max(there)) <= 4
 
 
+@pytest.mark.thorough
 async def test_a_bridge_that_has_not_begun_does_not_hide_a_region_that_has(tmp_path, autojump_clock):
     labels = ("east", "north", "west")
     async with swarm(tmp_path) as it:
@@ -268,6 +274,7 @@ class Latecomer:
             await self._service.publish_regional(round=round, codec=codec, payload=payload, averaged=averaged)
 
 
+@pytest.mark.thorough
 async def test_a_region_waits_on_where_too_few_of_the_models_that_came_can_be_read(tmp_path, autojump_clock):
     labels = ("east", "west")
     async with swarm(tmp_path) as it:
@@ -288,6 +295,7 @@ async def test_a_region_waits_on_where_too_few_of_the_models_that_came_can_be_re
             assert not member.told("warning")
 
 
+@pytest.mark.thorough
 async def test_a_region_that_comes_to_others_beyond_its_rounds_is_told_and_begins_alone(tmp_path, autojump_clock):
     labels = ("east", "west")
     async with swarm(tmp_path) as it:

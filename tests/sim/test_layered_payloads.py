@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 from statistics import median
 
+import pytest
 import trio
 import trio.testing
 from sim_swarm import swarm
@@ -18,6 +19,7 @@ SLOW, MIDDLE, FAST = (LinkQuality(bytes_per_s=rate) for rate in (2_500.0, 12_500
 second."""
 
 
+@pytest.mark.thorough
 async def test_each_edge_takes_the_finest_layer_that_it_hides(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -65,7 +65,7 @@ def check_quiet(members: Swarm) -> None:
         ("moshpit", [4, 2], (2 * 3 / 4 + 1) / 2),
         pytest.param("noloco", [2, 2], 1.0, marks=pytest.mark.thorough),
         ("allreduce", [8, 8], 2 * 7 / 8),
-        ("mime", [8, 8], 2 * 7 / 8),
+        pytest.param("mime", [8, 8], 2 * 7 / 8, marks=pytest.mark.thorough),
         pytest.param("des_loc", [8, 8], 2 * 7 / 8, marks=pytest.mark.thorough),
         pytest.param("sparta", [8, 8], 2 * 7 / 8, marks=pytest.mark.thorough),
         pytest.param("tracked_gossip", [8, 8], 7.0, marks=pytest.mark.thorough),

@@ -110,10 +110,8 @@ def four(folder: Path, *, rounds: int, pauses: bool) -> tuple[Sequence[Member], 
     return result
 
 
-@pytest.mark.parametrize(
-    ("rounds", "least"),
-    [pytest.param(60, 8, id="eight"), pytest.param(345, 50, id="fifty", marks=pytest.mark.thorough)],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("rounds", "least"), [pytest.param(60, 8, id="eight"), pytest.param(345, 50, id="fifty")])
 def test_pauses_lose_no_step_but_the_open_one_and_harm_nobody(tmp_path: Path, rounds: int, least: int) -> None:
     still, _ = four(tmp_path / "still", rounds=rounds, pauses=False)
     paused, times = four(tmp_path / "paused", rounds=rounds, pauses=True)

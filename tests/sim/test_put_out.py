@@ -130,6 +130,7 @@ class Liar:
         return "it does not matter"
 
 
+@pytest.mark.thorough
 async def test_a_liar_talks_nobody_out(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     found_private(tmp_path, LEARNING, NAMES)
     with trio.fail_after(500):

@@ -87,6 +87,7 @@ async def test_a_correction_waits_while_a_step_lasts(tmp_path: Path, autojump_cl
         assert depths(alone) == {}
 
 
+@pytest.mark.thorough
 async def test_rounds_that_close_late_show_as_closing(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
         settings = {"train": {"rounds": 30}, "network": {"min_deadline_s": 0.2}}

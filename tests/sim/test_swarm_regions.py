@@ -68,7 +68,7 @@ def beside(folder: Path) -> Path:
     return other
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.3])
+@pytest.mark.parametrize("momentum", thorough_but({0.3}, [0.0, 0.3]))
 async def test_two_regions_learn_as_one_swarm(tmp_path, autojump_clock, momentum):
     async with swarm(tmp_path) as it:
         regions = await start(it, ("east", "west"), 3, sync={"region_momentum": momentum})
@@ -129,7 +129,7 @@ def loss_without(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], fl
 
 
 @pytest.mark.parametrize("rounds", [16, pytest.param(ROUNDS, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("attack", thorough_but({"gaussian", "ipm"}, ["gaussian", "ipm", "sign_flip"]))
+@pytest.mark.parametrize("attack", thorough_but({"ipm"}, ["gaussian", "ipm", "sign_flip"]))
 def test_a_liar_among_the_publishers_of_each_region_does_not_steer_them(tmp_path, loss_without, attack, rounds):
     async def run(it: Swarm) -> list[Member]:
         regions = await start(it, ("east", "west"), 5, ONE_IN_EACH, attack, rounds=rounds)
@@ -143,6 +143,7 @@ def test_a_liar_among_the_publishers_of_each_region_does_not_steer_them(tmp_path
     assert not any(member.told("banned") for member in honest)
 
 
+@pytest.mark.thorough
 async def test_models_that_cannot_be_read_are_refused_and_the_others_go_on(tmp_path, autojump_clock):
     nonsense = {"east": lambda node: put_part(node, "service", Nonsense(node.service))}
     async with swarm(tmp_path) as it:

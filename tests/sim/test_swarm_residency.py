@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import trio
 from captured_frames import CapturedFrames, CapturedPipe, Passed
 from sim_swarm import Member, Swarm, key_of, swarm
@@ -79,6 +80,7 @@ def records_of(members: Sequence[Member], direction: str) -> Passed:
     return found
 
 
+@pytest.mark.thorough
 async def test_nothing_leaves_a_closed_region_and_every_crossing_is_in_the_record(tmp_path, autojump_clock):
     """Three regions, with relays in two of them, two members of the closed one that only a relay reaches, and a
     newcomer to it that takes its neighbours' model."""

@@ -48,7 +48,7 @@ async def test_kinds(autojump_clock: trio.testing.MockClock) -> None:
     assert control_of(it.sent[0], 16)["manifests"] == len(chunk)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_kinds_of_a_run_add_up_to_what_was_sent(tmp_path: Path) -> None:
     path, ledger = tmp_path / "growth.toml", ControlLedger()
     path.write_text(scenario_text(10, 9), encoding="utf-8")

@@ -33,7 +33,7 @@ def costs_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], NodeCo
     return costs
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("nodes", thorough_but([8, 16], [8, 16, 32]))
 def test_wake_ups_and_control_bytes_stay_below_what_grows_with_log_n(
     costs_of: Callable[[int], NodeCosts], nodes: int

@@ -303,7 +303,7 @@ def test_an_event_of_processes_is_refused(tmp_path):
         play_large(scenario(tmp_path, more))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_it_comes_to_what_the_faithful_mode_comes_to(tmp_path):
     """Real nodes and this mode from one file. What differs: real ones say hello, and learn of each other by and by."""
     sets = ("nodes.home.count=8", "train.rounds=8", "train.eval_every=8")

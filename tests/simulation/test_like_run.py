@@ -108,7 +108,7 @@ def test_a_run_of_too_few_rounds_is_no_measure(tmp_path):
         real_nodes(tmp_path / "nothing")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_command_writes_the_scenario_and_holds_the_two_together(run, tmp_path, capsys):
     path = tmp_path / "twin.toml"
     done = ran(str(path), "--like", str(run), "--json", "--set", "train.rounds=3", "--set", "train.eval_every=3")

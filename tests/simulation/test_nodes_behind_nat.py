@@ -74,6 +74,7 @@ def test_two_behind_nat_train_together_through_a_relay_and_through_another_when_
     assert "others can dial this node" in told(events["home-0"])[0]
 
 
+@pytest.mark.thorough
 def test_who_has_lost_its_last_relay_says_so_and_goes_on_with_those_it_can_dial(tmp_path: Path) -> None:
     more = ("train.rounds=24", "train.eval_every=24")
     one = (*RELAYS, "nodes.home.settings={node={wait_for=2}}", *LONG_ROUNDS, *more)
@@ -89,6 +90,7 @@ def test_who_has_lost_its_last_relay_says_so_and_goes_on_with_those_it_can_dial(
         assert neighbours_at(15.0, events[name], names) == {"home-0", "home-1"}
 
 
+@pytest.mark.thorough
 def test_a_relays_link_carries_circuits_both_ways(tmp_path: Path) -> None:
     """The same swarm, but that a relay may carry next to nothing: what two behind NAT send is what is left out."""
     sent: list[Any] = []

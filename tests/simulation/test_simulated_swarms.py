@@ -65,6 +65,7 @@ def test_the_same_seed_gives_the_same_events_and_another_seed_others(tmp_path: P
     assert one.finished == one.honest == 4
 
 
+@pytest.mark.thorough
 def test_another_process_gives_the_same_events_and_leaves_folders_as_up_does(tmp_path: Path) -> None:
     path, out = scenario_in(tmp_path).path, tmp_path / "run"
     one = result_of(str(path), "--out", str(out))
@@ -110,6 +111,7 @@ def test_what_is_assumed_of_a_device_is_said(tmp_path: Path, capsys: pytest.Capt
     assert "no device is set" not in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_an_order_that_follows_hashes_is_caught(tmp_path: Path) -> None:
     path = str(scenario_in(tmp_path).path)
     digests = {ran(path, hash_seed=seed, code=INJECTED).stdout for seed in ("1", "2")}
@@ -264,6 +266,7 @@ def test_a_hidden_node_dials_and_is_not_dialled(tmp_path: Path) -> None:
     assert not found.twin.network.hidden(found.twin.members["home-0"].peer_id)
 
 
+@pytest.mark.thorough
 def test_sessions_end_and_begin_again(tmp_path: Path) -> None:
     text = """
 [sessions.breaks]
@@ -434,7 +437,10 @@ def shortened(path: Path, seed: int) -> Played:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", thorough_but([1], [1, 2]))
-@pytest.mark.parametrize("path", FAITHFUL, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.thorough if path.stem in LONG else (), id=path.stem) for path in FAITHFUL],
+)
 def test_a_short_run_of_each_scenario(path: Path, seed: int) -> None:
     result = judged(shortened(path, seed))
     assert result.broken == ()
@@ -535,6 +541,7 @@ settings = { node = { wait_for = 6 } }
 """
 
 
+@pytest.mark.thorough
 def test_who_comes_to_a_swarm_that_trains_does_not_wait_for_more_than_there_are(tmp_path):
     """It awaits six neighbours of a swarm of four, whose training takes 18 s: not the 60 s of wait_timeout_s."""
     course = play(scenario_in(tmp_path, LATE, "train.rounds=60", "train.eval_every=60"))
