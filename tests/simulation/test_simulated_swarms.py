@@ -34,6 +34,9 @@ from node.system.run_dir import EVENTS, node_dirs
 
 LONG = ("train.rounds=12", "train.eval_every=12")
 
+COSTLY = ("unequal-links", "region-cut-off", "diurnal")
+"""Scenarios whose shortest run takes seconds of a core: `make thorough` has them."""
+
 
 def left_by(folder: Path, text: str, *sets: str) -> tuple[Played, dict[str, list[Event]]]:
     """What was played, and all events of each node from its folder."""
@@ -439,7 +442,7 @@ def shortened(path: Path, seed: int) -> Played:
 @pytest.mark.parametrize("seed", thorough_but([1], [1, 2]))
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=pytest.mark.thorough if path.stem in LONG else (), id=path.stem) for path in FAITHFUL],
+    [pytest.param(path, marks=pytest.mark.thorough if path.stem in COSTLY else (), id=path.stem) for path in FAITHFUL],
 )
 def test_a_short_run_of_each_scenario(path: Path, seed: int) -> None:
     result = judged(shortened(path, seed))
