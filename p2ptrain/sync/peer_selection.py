@@ -7,7 +7,7 @@ paired with whom can be foreseen by everybody, liars included.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -98,8 +98,3 @@ class Alternating:
 
     def _of(self, round: int) -> PeerSelection:
         return self.special if self.is_special(round) else self.usual
-
-
-def by_placement(placements: Mapping[str, bytes], seed: bytes, round: int) -> list[str]:
-    """Return these members in an order drawn for the round by their placements: their names have no say in it."""
-    return sorted(placements, key=lambda name: (drawn(seed, round, placements[name].hex()), name))

@@ -10,16 +10,19 @@ numbers, as masks cancel in those alone, so that no compressor but `none` goes w
 rounded, is told in a later round (e). What newcomers are given is the anchor, which is made of sums; the own model is
 in no message.
 
-**Groups.** n members are cut into floor(n / group) groups of `group` to 2 group - 1 members, others in every round,
-drawn from the initial model's digest and the round's number. Fewer than `group` members exchange nothing: that number
+**Groups.** n members are cut into groups of `group` to 2 group - 1 members, others in every round, drawn from the
+initial model's digest and the round's number (group_cuts.py). Fewer than `group` members exchange nothing: that number
 is a promise of privacy, and holds in every round. Who is with whom is public, and can be foreseen, by liars too. With
 `draw = "names"` a member is drawn by its name, which it may have chosen to land with its accomplices; with "grants" by
-what an admin signed (gossip/membership/placement.py), which it may not.
+what an admin signed (gossip/membership/placement.py), which it may not. With `cut = "even"` there are floor(n / group)
+groups, and a liar that some members do not see has them find other groups all over; with "bisection" fewer groups, of
+which it spoils its own.
 
 **Liars.** Nobody sees what a member adds, so it may set its group's mean to anything within the range R, and to
 nothing beyond. The robust rule runs over the means of the groups: with f liars, each in another group at the worst,
-(2f + 1) groups are needed, hence n >= (2f + 1) group. With fewer means in a round nothing moves. All members read the
-means of all groups; each counts when as many of its members as open a sum have signed the same one.
+(2f + 1) groups are needed, hence n >= (2f + 1) group, or with bisection n > 2f (2 group - 1). With fewer means in a
+round nothing moves. All members read the means of all groups; each counts when as many of its members as open a sum
+have signed the same one.
 
 **Noise.** With `sum_noise` each difference is clipped to the norm `sum_clip`, and members share out discrete Gaussian
 noise: a sum hides each member's whole move (p2ptrain/privacy/noise_shares.py). What was clipped is then lost, and the
@@ -56,11 +59,12 @@ from p2ptrain.sync.checks import check_no_gamma, check_reducing
 from p2ptrain.sync.encoder import FragmentSchedule, TrackedEncoder
 from p2ptrain.sync.fixed_point import FixedPoint, UniformSource, Words_d, check_fixed_point, width_of
 from p2ptrain.sync.group_allreduce import LARGEST_GROUP
+from p2ptrain.sync.group_cuts import CUTS
 from p2ptrain.sync.group_sum import GroupSum, from_bytes, size_of, to_bytes
 from p2ptrain.sync.mixing import segments
 from p2ptrain.sync.model_averaging import AveragingParts, ModelAveraging
 from p2ptrain.sync.noised_fixed_point import NoisedFixedPoint
-from p2ptrain.sync.peer_selection import by_placement, in_turn, shared_seed
+from p2ptrain.sync.peer_selection import shared_seed
 from p2ptrain.sync.strategy_spec import SECURE, StrategySpec
 from p2ptrain.sync.sync_config import SyncConfig
 from p2ptrain.sync.vectors import check_model
@@ -77,6 +81,7 @@ LEAST_WIDTH: Final = 8
 NAMES: Final = "names"
 GRANTS: Final = "grants"
 DRAWS: Final = (NAMES, GRANTS)
+EVEN: Final = "even"
 """What members are drawn into groups by."""
 
 NO_PLACEMENTS: Final[Mapping[str, bytes]] = MappingProxyType({})
@@ -148,6 +153,9 @@ def method(
     draw: Annotated[
         str, "What members are drawn into groups by: names, or in a private swarm grants, which nobody can choose."
     ] = NAMES,
+    cut: Annotated[
+        str, "How members are cut into groups: even, or bisection, where one that some do not see spoils its own."
+    ] = EVEN,
 ) -> StrategySpec:
     """Differences summed under masks, in groups."""
     if not LEAST_GROUP <= group <= MOST_PER_GROUP:
@@ -160,6 +168,8 @@ def method(
         raise ValueError(f"refresh must be at least 1, not {refresh}")
     if draw not in DRAWS:
         raise ValueError(f"draw must be {' or '.join(DRAWS)}, not {draw}")
+    if cut not in CUTS:
+        raise ValueError(f"cut must be {' or '.join(CUTS)}, not {cut}")
     if not 1 <= owners <= group:
         raise ValueError(f"owners must be 1 to {group}, the least members of a group, not {owners}")
     check_fixed_point(clipping_range, bits, 2 * group - 1)
@@ -177,6 +187,7 @@ def method(
         members=members,
         shares=NoiseShares(sum_noise, sum_clip) if sum_noise else None,
         draw=draw,
+        cut=cut,
     )
     for size in range(group, 2 * group):
         settings.codec(size)  # it checks that the noise fits
@@ -209,6 +220,8 @@ class SecureSettings:
     """The noise that members share out; None: there is none."""
     draw: str
     """One of `DRAWS`."""
+    cut: str
+    """One of `CUTS`."""
 
     def codec(self, members: int) -> FixedPoint:
         """Return the codec of a group of so many members. ValueError where its noise does not fit."""
@@ -239,14 +252,16 @@ def _check_members(settings: SecureSettings, config: SyncConfig) -> None:
     stands."""
     if not config.f:
         return
-    least = aggregate.get(config.aggregator, f=config.f, **config.rule_options()).minimum() * settings.group
+    cut = CUTS[settings.cut]
+    means = aggregate.get(config.aggregator, f=config.f, **config.rule_options()).minimum()
+    least = cut.fewest(means, settings.group)
     if settings.members < least:
         has = f"the run has {settings.members}" if settings.members else "members says nothing"
-        rows = ", ".join(f"f = {f} {(2 * f + 1) * settings.group}" for f in range(config.f + 1))
+        rows = ", ".join(f"f = {f} {cut.fewest(2 * f + 1, settings.group)}" for f in range(config.f + 1))
         raise ValueError(
             f"{config.strategy} with f = {config.f} needs {least} members, a group of {settings.group} for each of "
-            f"{least // settings.group} means, and {has}; in groups of {settings.group} a trimmed mean needs: {rows}; "
-            f"with 2 f + 1 groups of {LEAST_GROUP}, {(2 * config.f + 1) * LEAST_GROUP}"
+            f"{means} means, and {has}; in groups of {settings.group} a trimmed mean needs: {rows}; "
+            f"with 2 f + 1 groups of {LEAST_GROUP}, {cut.fewest(2 * config.f + 1, LEAST_GROUP)}"
         )
 
 
@@ -258,7 +273,8 @@ def _run_key(settings: SecureSettings, config: SyncConfig) -> str:
     # each counts on the others' noise
     noise = () if settings.shares is None else ("noise", settings.shares.noise, settings.shares.clip)
     draw = () if settings.draw == NAMES else ("draw", settings.draw)
-    return " ".join(map(str, (config.strategy, *chosen, *outer, *noise, *draw)))
+    cut = () if settings.cut == EVEN else ("cut", settings.cut)
+    return " ".join(map(str, (config.strategy, *chosen, *outer, *noise, *draw, *cut)))
 
 
 def _build(settings: SecureSettings, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:
@@ -306,11 +322,10 @@ class SecureAverage(ModelAveraging):
     ) -> list[list[str]]:
         """Return the groups of this round, each in an order of its own; none where there are fewer than `group`."""
         there = {self._own, *peers}
-        members = in_turn(there, self._seed, round)
+        keys = {name: name for name in there}
         if self.draws_by_grant:
-            members = by_placement({name: placements[name] for name in there if name in placements}, self._seed, round)
-        count = min(len(members) // self.settings.group, len(members))
-        return [members[at * len(members) // count : (at + 1) * len(members) // count] for at in range(count)]
+            keys = {name: placements[name].hex() for name in there if name in placements}
+        return CUTS[self.settings.cut].groups(keys, self._seed, round, self.settings.group)
 
     def width(self, members: int) -> int:
         """Return the bits of a masked value in a group of so many."""

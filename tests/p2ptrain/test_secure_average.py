@@ -13,6 +13,7 @@ from p2ptrain.compress import PayloadError
 from p2ptrain.privacy.secret_random import SecretRandom
 from p2ptrain.sync import GroupSum, RoundResult, SecureStrategy, SyncConfig, build, liar_of
 from p2ptrain.sync.byzantine import LyingSecureMember
+from p2ptrain.sync.group_cuts import CUTS
 from p2ptrain.sync.secure_average import SecureAverage
 
 D = 300
@@ -231,6 +232,11 @@ def test_groups_are_drawn_anew_and_never_below_their_size() -> None:
             {"f": 1, "aggregator": "trimmed_mean", "group": 5, "members": 14},
             "needs 15 members.* and the run has 14; in groups of 5 a trimmed mean needs: f = 0 5, f = 1 15; ",
         ),
+        (
+            {"f": 2, "aggregator": "trimmed_mean", "members": 28, "cut": "bisection"},
+            r"needs 29 members.* a trimmed mean needs: f = 0 4, f = 1 15, f = 2 29; with 2 f \+ 1 groups of 4, 29",
+        ),
+        ({"cut": "halves"}, "cut must be even or bisection, not halves"),
         ({"outer": "delayed_nesterov"}, "counts its rounds"),
         ({"gamma": 0.5}, "it has no gamma"),
         ({"aggregator": "zeno", "f": 1, "members": 40}, "which zeno cannot try"),
@@ -294,14 +300,15 @@ def test_who_may_choose_its_key_lands_with_its_accomplice_by_name_and_not_by_gra
         assert len({together(key, "grants", round) for key in tried}) == 1, "no key is better than another"
 
 
-def test_by_grant_groups_are_the_same_at_all_and_others_in_every_round() -> None:
+@pytest.mark.parametrize("cut", CUTS)
+def test_by_grant_groups_are_the_same_at_all_and_others_in_every_round(cut: str) -> None:
     names = [f"n{place}" for place in range(13)]
     placements = placements_of(names)
     drawn = []
     for round in range(6):
-        groups = make("n0", draw="grants").groups(names[::-1], round=round, placements=placements)
-        assert groups == make("n7", draw="grants").groups(names, round=round, placements=placements)
-        assert groups != make("n0").groups(names, round=round)
+        groups = make("n0", draw="grants", cut=cut).groups(names[::-1], round=round, placements=placements)
+        assert groups == make("n7", draw="grants", cut=cut).groups(names, round=round, placements=placements)
+        assert groups != make("n0", cut=cut).groups(names, round=round)
         assert sorted(name for group in groups for name in group) == sorted(names)
         drawn.append(frozenset(next(group for group in groups if "n0" in group)))
     assert len(set(drawn)) == 6
@@ -328,5 +335,7 @@ def test_a_draw_is_a_setting_of_all_and_the_usual_one_leaves_them_as_they_were()
 
     assert key() == key(draw="names")
     assert key(draw="grants") == f"{key()} draw grants"
+    assert key() == key(cut="even")
+    assert key(cut="bisection") == f"{key()} cut bisection"
     with pytest.raises(ValueError, match="draw must be names or grants, not lots"):
         key(draw="lots")

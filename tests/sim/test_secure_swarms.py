@@ -181,7 +181,7 @@ async def test_a_private_swarm_draws_its_groups_by_grants(
 ) -> None:
     """Eight members with an invite each meet in two groups that nobody's key has a say in; all hold one anchor."""
     names = [f"n{number}" for number in range(8)]
-    drawn = settings(2, draw="grants")
+    drawn = settings(2, draw="grants", cut="bisection")
     wish = CreateRequest(name="lab", at=("127.0.0.1", 4001), first=Wish(full=True))
     made = create(tmp_path / "lab", {"task": {"name": "digits"}, **drawn}, wish, None)
     for name in names:
