@@ -208,6 +208,12 @@ class Swarm:
         return self._node_dir
 
     @property
+    def is_private(self) -> bool:
+        """Whether the data are protected (`[privacy]`): the node then goes on from its own checkpoints, which have
+        released moves alone, and from no state that the loop keeps."""
+        return self._settings is not None and self._settings.config.privacy.on
+
+    @property
     def epsilon(self) -> float | None:
         """What the data have spent of their privacy, at `privacy.delta`; None where nothing protects them."""
         node = self._private_node()
@@ -269,7 +275,7 @@ class Swarm:
         is damaged, or of another model, another run or another member; before the block, that is found as it is
         entered. Under DDP every rank calls it; what a rank that follows another gives is not looked at."""
         joined = self._joined
-        if self._settings is not None and self._settings.config.privacy.on:
+        if self.is_private:
             self.refuse(UsageError(LOADED_STATE, GO_ON_BY_FOLDER))
         if joined is not None and joined.has_trained:
             raise UsageError(

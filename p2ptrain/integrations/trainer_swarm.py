@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch.distributed as dist
 from torch import nn
 
+from node.roles.joined import GENESIS
 from node.system.errors import P2PTrainError, UsageError
 from node.system.run_dir import CHECKPOINTS
 from p2ptrain.integrations.swarm import Swarm, join
@@ -46,6 +47,8 @@ class TrainerSwarm:
         settings = {**OWN_CHECKPOINTS, **self._keywords.get("settings", {})}
         own = {"process_group": process_group, **self._keywords, "settings": settings}
         swarm = join(model, optimizer, **own)
+        if swarm.is_private:  # it goes on from the node's checkpoints, and so has some
+            swarm = join(model, optimizer, **{**own, "settings": self._keywords.get("settings", {})})
         if swarm.has_node:
             _leave_abandoned(swarm.run_dir)
             try:
@@ -84,7 +87,14 @@ class TrainerSwarm:
         return self._thread == threading.get_ident()
 
     def _go_on(self, swarm: Swarm, state: dict[str, Any], global_step: int) -> None:
-        if state:
+        if swarm.is_private:
+            if global_step and not (swarm.run_dir / GENESIS).is_file():
+                raise UsageError(
+                    "[privacy]: this Trainer has resumed, its model has own moves in it that were not released, and "
+                    f"{swarm.run_dir} has no run to go on with",
+                    "give the run_dir that it had, or train from the start",
+                )
+        elif state:
             swarm.load_state_dict(state)
         elif global_step == 0 and (swarm.run_dir / CHECKPOINTS).is_dir():
             raise UsageError(

@@ -1,8 +1,10 @@
 """The callbacks for other people's trainers, with the real frameworks: nothing but one line is added to a script."""
 
 import json
+import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,11 @@ import pytest
 import torch
 from torch import nn
 
+from node.privacy.ledger import read_ledger
 from node.system.errors import UsageError
+from p2ptrain.training import private_moves
+from p2ptrain.training.private_training import PrivateTraining
+from p2ptrain.training.user_model import UserModel
 
 pytestmark = [
     pytest.mark.paired,
@@ -29,6 +35,14 @@ ALONE: dict[str, object] = {
 }
 MOMENTUM: dict[str, object] = {"sync.strategy": "diloco", "sync.beta": 0.5, "sync.alpha": 0.8}
 """Corrects the model of a member that is alone, too."""
+PRIVATE: dict[str, object] = {
+    "privacy.privatizer": "update",
+    "privacy.noise": 2.0,
+    "privacy.clip": 0.05,
+    "privacy.epsilon": 6.0,
+    "privacy.public_start": True,
+}
+"""A budget of some rounds."""
 WORDS = ("to train one model together ", "with nobody in the middle ", "on the machines of volunteers ")
 
 
@@ -53,7 +67,14 @@ def hf_model() -> Any:
 
 
 def hf_train(
-    folder: Path, *, callbacks: list[Any], steps: int = 18, resume: bool = False, until: int = 0, **more: Any
+    folder: Path,
+    *,
+    callbacks: list[Any],
+    model: Any = None,
+    steps: int = 18,
+    resume: bool = False,
+    until: int = 0,
+    **more: Any,
 ) -> Any:
     """An unmodified script for the Trainer. `until`: it is killed after so many steps, as far as files go."""
     transformers = pytest.importorskip("transformers")
@@ -80,7 +101,7 @@ def hf_train(
         **more,
     )
     trainer = transformers.Trainer(
-        hf_model(),
+        hf_model() if model is None else model,
         arguments,
         train_dataset=datasets.Dataset.from_list(rows),
         eval_dataset=datasets.Dataset.from_list(rows[:8]),
@@ -88,6 +109,10 @@ def hf_train(
     )
     trainer.train(resume_from_checkpoint=True if resume else None)
     return trainer
+
+
+def transformers_callback() -> Any:
+    return pytest.importorskip("transformers").TrainerCallback
 
 
 def swarm_callback(folder: Path, **more: Any) -> Any:
@@ -100,6 +125,85 @@ def swarm_callback(folder: Path, **more: Any) -> Any:
 def told(run: Path, event: str) -> list[dict[str, Any]]:
     lines = (run / "node" / "events.jsonl").read_text().splitlines()
     return [fields for fields in map(json.loads, lines) if fields["event"] == event]
+
+
+def released(folder: Path) -> int:
+    """How many rounds' moves the ledger has."""
+    return sum(read_ledger(folder / "run" / "node" / "privacy.jsonl").releases.values())
+
+
+def lora() -> Any:
+    """The model with an adapter, which alone is trained."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    return peft.get_peft_model(hf_model(), config)
+
+
+@pytest.mark.parametrize("model", [hf_model, lora], ids=["whole", "lora"])
+def test_the_hf_trainer_ends_with_its_budget_and_what_left_is_clipped(
+    tmp_path: Path, model: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves: list[torch.Tensor] = []
+    hide_ = private_moves.hide_
+
+    def hiding(move_d: torch.Tensor, privacy: PrivateTraining) -> None:
+        hide_(move_d, privacy)
+        moves.append(move_d.clone())
+
+    monkeypatch.setattr(private_moves, "hide_", hiding)
+    begun = model()
+    frozen = {name: it.clone() for name, it in begun.named_parameters() if not it.requires_grad}
+    trained = sum(it.numel() for it in begun.parameters() if it.requires_grad)
+    callback = swarm_callback(tmp_path, **PRIVATE)
+    trainer = hf_train(tmp_path, model=begun, callbacks=[callback], steps=200)
+    assert trainer.state.global_step < 200, "the budget ended it"
+    assert released(tmp_path) == len(moves) == trainer.state.global_step // 4 > 0
+    assert all(move_d.numel() == trained for move_d in moves), "nothing frozen is in a move"
+    (spent,) = told(tmp_path / "run", "privacy_budget_spent")
+    assert spent["would_be"] > PRIVATE["privacy.epsilon"]  # type: ignore[operator]
+    after = dict(trainer.model.named_parameters())
+    assert all(torch.equal(after[name], it) for name, it in frozen.items())
+
+
+@pytest.mark.parametrize("resume", [True, False], ids=["resumed", "from the start"])
+def test_a_private_hf_trainer_goes_on_by_its_run_folder(
+    tmp_path: Path, resume: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its own checkpoint has: that model's own moves were not released."""
+    released_d: list[torch.Tensor] = []
+    end_round = UserModel.end_round
+
+    def ending(learner: UserModel) -> None:
+        end_round(learner)
+        released_d.append(learner.vector())
+
+    monkeypatch.setattr(UserModel, "end_round", ending)
+    settings = {**PRIVATE, "node.checkpoint_every": 1}
+    with pytest.raises(KeyboardInterrupt):
+        hf_train(tmp_path, callbacks=[swarm_callback(tmp_path, **settings)], until=7)
+    before, last_d = released(tmp_path), released_d[-1]
+    assert before > 0
+    begun: list[torch.Tensor] = []
+
+    class Begun(transformers_callback()):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            begun.append(nn.utils.parameters_to_vector(given["model"].parameters()).detach().clone())
+
+    trainer = hf_train(tmp_path, callbacks=[swarm_callback(tmp_path, **settings), Begun()], resume=resume, steps=200)
+    assert torch.equal(begun[0], last_d), "the model that was released last"
+    assert trainer.state.global_step < 200
+    assert released(tmp_path) > before
+    (spent,) = told(tmp_path / "run", "privacy_budget_spent")
+    assert spent["epsilon"] <= PRIVATE["privacy.epsilon"] < spent["would_be"]  # type: ignore[operator]
+
+
+def test_a_private_hf_trainer_that_resumes_without_its_run_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        hf_train(tmp_path, callbacks=[swarm_callback(tmp_path, **PRIVATE)], until=7)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(UsageError, match=r"own moves in it that were not released.*has no run to go on with"):
+        hf_train(tmp_path, callbacks=[swarm_callback(tmp_path, **PRIVATE)], resume=True)
 
 
 def test_the_hf_trainer_resumes_twice_in_a_row_bit_for_bit(tmp_path: Path) -> None:
@@ -141,7 +245,8 @@ def test_the_best_model_is_not_corrected_after_it_was_loaded(tmp_path: Path) -> 
     assert callback.swarm is None
 
 
-def test_a_smaller_batch_after_an_oom_joins_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{}, PRIVATE], ids=["plain", "private"])
+def test_a_smaller_batch_after_an_oom_joins_again(tmp_path: Path, settings: dict[str, object]) -> None:
     """The Trainer begins its inner loop again, and calls `on_train_begin` a second time without an end."""
     transformers = pytest.importorskip("transformers")
     failed: list[int] = []
@@ -152,7 +257,7 @@ def test_a_smaller_batch_after_an_oom_joins_again(tmp_path: Path) -> None:
                 failed.append(state.global_step)
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
-    callback = swarm_callback(tmp_path)
+    callback = swarm_callback(tmp_path, **settings)
     trainer = hf_train(tmp_path, callbacks=[callback, OutOfMemory()], auto_find_batch_size=True, steps=10)
     assert failed == [6]
     assert trainer.state.global_step == 10
@@ -235,6 +340,33 @@ def test_a_second_fit_of_lightning_goes_on_with_the_swarms_state(tmp_path: Path)
     (resumed,) = told(tmp_path / "run", "resumed")
     assert resumed["round"] > 0
     assert sum(fields["steps"] for fields in told(tmp_path / "run", "round")) == 24
+
+
+def test_lightning_ends_with_its_budget(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    from p2ptrain.integrations.lightning import SwarmCallback
+
+    callback = SwarmCallback(run_dir=tmp_path / "run", inner_steps=4, settings={**ALONE, **PRIVATE}, quiet=True)
+    lightning_fit(tmp_path, callbacks=[callback], steps=200)
+    steps = sum(fields["steps"] for fields in told(tmp_path / "run", "round"))
+    assert 0 < steps == 4 * released(tmp_path) < 200
+    assert len(told(tmp_path / "run", "privacy_budget_spent")) == 1
+
+
+def test_a_private_lightning_run_goes_on_from_its_own_checkpoint(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    from p2ptrain.integrations.lightning import SwarmCallback
+
+    def callback() -> Any:
+        return SwarmCallback(run_dir=tmp_path / "run", inner_steps=4, settings={**ALONE, **PRIVATE}, quiet=True)
+
+    lightning_fit(tmp_path, callbacks=[callback()], steps=8)
+    before = released(tmp_path)
+    assert before >= 2, "a round has its entry before its first step"
+    lightning_fit(tmp_path, callbacks=[callback()], steps=16, ckpt=tmp_path / "8.ckpt")
+    assert released(tmp_path) >= before + 2
+    assert sum(fields["steps"] for fields in told(tmp_path / "run", "round")) == 16
+    assert len(told(tmp_path / "run", "resumed")) == 1
 
 
 def test_an_exception_in_lightning_leaves_at_once(tmp_path: Path) -> None:
