@@ -52,6 +52,10 @@ def main() -> None:
     given = parser.parse_args()
     if min(given.members, given.rounds) < 1:
         parser.error("--members and --rounds must be 1 or more")
+    try:
+        _strategy("names", given.group, given.cut)
+    except ValueError as error:
+        parser.error(str(error))
     if given.seen_by_half:
         for cut in CUTS:
             told = {"members": given.members, "group": given.group, "cut": cut}

@@ -9,6 +9,7 @@ def test_each_test_is_in_one_share_and_shares_are_about_as_large() -> None:
     found = [[name for name in names if Share(part, 8).has(name)] for part in range(8)]
     assert sorted(name for each in found for name in each) == sorted(names)
     assert all(150 < len(each) < 250 for each in found)
+    assert Share(4, 8).has("tests/test_a.py::test_it"), "in every process alike"
 
 
 @pytest.mark.parametrize(("words", "found"), [("3/8", Share(3, 8)), ("1203/8", Share(3, 8)), ("091/8", Share(3, 8))])

@@ -186,9 +186,11 @@ class NvmlReader:
 
     def own_memory(self) -> int | None:
         """Return the bytes of GPUs that the driver counts for this process; None where it does not know it, as in a
-        container with numbers of its own."""
-        own = [there.get(os.getpid()) for there in map(self._processes, self._handles)]
-        return sum(each.memory_bytes for each in own if each is not None) or None
+        container with numbers of its own, and where it fails."""
+        with suppress(self._nvml.NVMLError):
+            own = [there.get(os.getpid()) for there in map(self._processes, self._handles)]
+            return sum(each.memory_bytes for each in own if each is not None) or None
+        return None
 
     def temperature(self) -> float | None:
         """Return the hottest GPU's temperature in degrees Celsius."""

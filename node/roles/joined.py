@@ -51,6 +51,9 @@ from p2ptrain.training.base import HoldsSlices, Learner
 from p2ptrain.training.flat import all_finite, vector_pieces
 from p2ptrain.training.private_training import PrivateTraining
 
+LAST_ROUND_S: Final = 30.0
+"""Seconds that a private loop's last round gets to be closed, once the loop has ended. Chosen."""
+
 GENESIS: Final = "genesis.f32"
 """The model with which the run began, in the node's folder: fp32 little-endian. Newcomers are tracked from it, and it
 cannot be drawn again from a seed as a task's can."""
@@ -245,7 +248,7 @@ class JoinedNode:
         if not self._ending:
             self._ending = True
             try:
-                self._ask_to_end(cut_short or self.budget_spent)
+                self._ask_to_end(cut_short)
                 self.executor.serve()
                 self._join()
             except BaseException:  # Ctrl-C, while the last round was waited for. With another one, not even saved
@@ -427,6 +430,8 @@ class JoinedNode:
         try:
             if cut_short:
                 self._tell(self._set_stop)
+            elif self.budget_spent:  # this thread may be asked for a part of that round's work: it does not wait here
+                self._tell(self._begin_end_with_paid_round)
             else:
                 trio.from_thread.run(self._wind_down, trio_token=self._running()[1])
         except (RunError, trio.RunFinishedError, trio.Cancelled):  # it has ended meanwhile
@@ -464,6 +469,19 @@ class JoinedNode:
         await state.until_closed()
         if self.node.inner.phase_steps:
             state.end_after(state.round + 1)
+
+    def _begin_end_with_paid_round(self) -> None:
+        trio.lowlevel.spawn_system_task(self._end_with_paid_round)
+
+    async def _end_with_paid_round(self) -> None:
+        """Wait for the round whose move was released last, for as long as a round may take, and end."""
+        assert self.node is not None
+        with trio.move_on_after(LAST_ROUND_S):
+            # Its steps are done, and it is not being closed yet: no event says when it is.
+            while self.node.inner.phase_steps:  # noqa: ASYNC110
+                await trio.sleep(LOOK_AGAIN_S)
+            await self.node.state.until_closed()
+        self._set_stop()
 
     def _check(self) -> None:
         """Raise what the node has failed with: one line, with what to do, in place of the node's own traceback."""

@@ -10,10 +10,13 @@ members find alike.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Final
 
 from p2ptrain.graphs.passes import drawn
+
+TURNS: Final = 256
+"""Draws of a half at most: for 2 least members four are needed in the mean for 4, ten for 32. Members that are drawn by
+one and the same thing never part; where that leaves no half large enough, the order decides."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +47,19 @@ def _halved(
 ) -> list[list[str]]:
     if len(members) < 2 * least:
         return [list(members)]
-    for turn in count():  # for 2 least members: four turns in the mean for 4, fourteen for 64
+    halves = [list(members[: len(members) // 2]), list(members[len(members) // 2 :])]
+    for turn in range(TURNS):
         place = f"{path}{turn}"
         sides = {name: drawn(seed, round, place, keys[name])[0] & 1 for name in members}
-        halves = [[name for name in members if sides[name] == side] for side in (0, 1)]
-        if min(map(len, halves)) >= least:
-            return [
-                group
-                for side, half in enumerate(halves)
-                for group in _halved(half, keys, seed, round, least, path=f"{place}.{side}/")
-            ]
-    raise AssertionError("count() has no end")
+        drawn_halves = [[name for name in members if sides[name] == side] for side in (0, 1)]
+        if min(map(len, drawn_halves)) >= least:
+            halves, path = drawn_halves, place
+            break
+    return [
+        group
+        for side, half in enumerate(halves)
+        for group in _halved(half, keys, seed, round, least, path=f"{path}.{side}/")
+    ]
 
 
 def _in_order(keys: Mapping[str, str], seed: bytes, round: int) -> list[str]:

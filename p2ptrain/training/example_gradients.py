@@ -125,7 +125,8 @@ def can_autocast(task: Task, model: nn.Module, machine: Machine, batch: Batch) -
         return True
     with torch.random.fork_rng(devices=[machine.device] if machine.device.type == "cuda" else []):
         try:
-            _compare(task, twin_of(model), machine, batch, HALVED)
+            with calling(task, "loss"):
+                _compare(task, twin_of(model), machine, batch, HALVED)
         except TaskError:
             return False
     return True

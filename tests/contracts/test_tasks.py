@@ -199,8 +199,12 @@ def test_gradients_of_examples_are_computed_in_half_precision_too(task):
     model = build_model(task, 0)
     batch = task.examples_at(Shard(index=1, count=3), [0, 2, 1, 4])
     half = Machine.of(TrainConfig(device="cpu", precision="bf16"))
-    found = ExampleGradients(task, model, half, autocast=can_autocast(task, model, half, batch))(batch)
+    autocast = can_autocast(task, model, half, batch)
+    found = ExampleGradients(task, model, half, autocast=autocast)(batch)
     exact = ExampleGradients(task, model, Machine.of(TrainConfig(device="cpu")))(batch)
+    if task.name == "byte-lm":
+        assert autocast
+        assert not all(torch.equal(found[name], it) for name, it in exact.items()), "it is rounded"
     for name, it in exact.items():
         assert found[name].dtype == it.dtype
     off = norms_of({name: found[name] - it for name, it in exact.items()})

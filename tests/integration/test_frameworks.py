@@ -179,18 +179,21 @@ def test_a_private_hf_trainer_goes_on_by_its_run_folder(
         released_d.append(learner.vector())
 
     monkeypatch.setattr(UserModel, "end_round", ending)
-    settings = {**PRIVATE, "node.checkpoint_every": 1}
     with pytest.raises(KeyboardInterrupt):
-        hf_train(tmp_path, callbacks=[swarm_callback(tmp_path, **settings)], until=7)
+        hf_train(tmp_path, callbacks=[swarm_callback(tmp_path, **PRIVATE)], until=7)
     before = released(tmp_path)
     assert before > 0
     begun: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     class Begun(transformers_callback()):  # type: ignore[misc]
         def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            assert callback.swarm is not None
+            assert callback.swarm._settings is not None
+            assert callback.swarm._settings.config.node.checkpoint_every > 0, "a kill is to cost a few rounds at most"
             begun.append((nn.utils.parameters_to_vector(given["model"].parameters()).detach().clone(), released_d[-1]))
 
-    trainer = hf_train(tmp_path, callbacks=[swarm_callback(tmp_path, **settings), Begun()], resume=resume, steps=200)
+    callback = swarm_callback(tmp_path, **PRIVATE)
+    trainer = hf_train(tmp_path, callbacks=[callback, Begun()], resume=resume, steps=200)
     assert torch.equal(*begun[0]), "the model that was released last, also as the interrupted one left"
     assert trainer.state.global_step < 200
     assert released(tmp_path) > before

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import trio
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from test_checkpoint_room import make
@@ -49,7 +47,6 @@ from node.training.budget_watch import SETTLE_S, BudgetWatch
 from node.training.checkpoint import CheckpointStore
 from node.training.checkpoint_room import estimates_bytes, expected_bytes, optimizer_bytes
 from node.training.executors import InlineExecutor
-from node.training.gpu_budget import GpuBudget, gpu_budget
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.digits import Digits
@@ -347,81 +344,6 @@ def test_a_folder_whose_log_was_full_before_has_room_for_checkpoints_again(tmp_p
         budgeted.hold(HeldProcess(os.getpid()), log)
     assert path.stat().st_size + older(path).stat().st_size <= 2 * budgeted.disk.event_bytes
     store.save(make(2))
-
-
-# A GPU
-
-
-class Driver:
-    """A GPU's driver, which keeps `beside` bytes for the process beside the allocator's."""
-
-    def __init__(self, beside: int | None = 0, reserved: int = 0) -> None:
-        self.beside, self.reserved = beside, reserved
-        self.bounds: list[int] = []
-
-    def budget(self, most: int) -> GpuBudget:
-        return GpuBudget(
-            most,
-            reserved=lambda: self.reserved,
-            taken=lambda: None if self.beside is None else self.beside + self.reserved,
-            bound=self.bounds.append,
-        )
-
-
-def test_a_gpus_budget_counts_what_the_driver_keeps_and_follows_it() -> None:
-    driver = Driver(beside=700, reserved=100)
-    budget = driver.budget(1600)
-    budget.hold()
-    driver.beside, driver.reserved = 830, 770
-    budget.look()
-    assert budget.used() == 1600
-    for later in (830, 820, 1600, 2000):  # no more than before, and more than there is
-        driver.beside = later
-        budget.look()
-    assert driver.bounds == [900, 770]
-
-
-def test_a_gpus_budget_below_what_the_driver_keeps_is_refused() -> None:
-    with pytest.raises(UsageError, match="the driver alone keeps 700 B"):
-        Driver(beside=700).budget(700).hold()
-
-
-def test_where_the_driver_tells_nothing_the_allocator_alone_is_bounded() -> None:
-    driver = Driver(beside=None, reserved=100)
-    budget = driver.budget(1600)
-    budget.hold()
-    assert (driver.bounds, budget.counts_driver, budget.used()) == ([1600], False, 100)
-
-
-async def test_a_gpus_budget_is_followed_until_cancelled(autojump_clock: trio.testing.MockClock) -> None:
-    driver = Driver(beside=700)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(driver.budget(1600).run)
-        await trio.sleep(1)
-        driver.beside = 800
-        await trio.sleep(1)
-        nursery.cancel_scope.cancel()
-    assert driver.bounds == [900, 800]
-
-
-def test_torch_is_bounded_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No GPU is needed: torch is asked for its size, and told the share."""
-    told: list[tuple[float, torch.device]] = []
-
-    class Properties:
-        total_memory = 16 << 30
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
-    monkeypatch.setattr(
-        torch.cuda, "set_per_process_memory_fraction", lambda share, device: told.append((share, device))
-    )
-    device = torch.device("cuda:0")
-    for most in (4 << 30, 64 << 30):
-        gpu_budget(most, device, None).hold()
-    assert told == [(0.25, device), (1.0, device)]
-    with pytest.raises(UsageError, match="trains on cpu"):
-        gpu_budget(4 << 30, torch.device("cpu"), None)
 
 
 # Cgroups, on folders that stand for the kernel's

@@ -422,10 +422,16 @@ def test_the_driver_counts_this_processs_memory() -> None:
     nvml = Nvml()
     its = NvmlReader(nvml)
     assert its.own_memory() is None, "no process, or the numbers of another system"
-    nvml.processes = {os.getpid(): 3 << 30, os.getpid() + 1: 1 << 30}
+    nvml.processes = {os.getpid() + 1: 1 << 30, os.getpid(): 3 << 30}
     assert its.own_memory() == 3 << 30
     nvml.processes = {os.getpid(): None}
     assert its.own_memory() is None, "Windows does not tell"
+
+    def lost(handle: str) -> list[Any]:
+        raise nvml.NVMLError
+
+    nvml.nvmlDeviceGetComputeRunningProcesses = lost  # type: ignore[method-assign]
+    assert its.own_memory() is None, "the driver failed: a node trains on"
 
 
 def test_a_container_that_hides_its_own_number_is_told_and_never_takes_itself_for_another() -> None:

@@ -68,6 +68,14 @@ def test_who_is_seen_by_some_changes_its_own_group_and_seldom_others() -> None:
     assert sum(each <= 1 for each in of_bisection) > 0.75 * len(of_bisection)
 
 
+@pytest.mark.parametrize("cut", CUTS)
+def test_members_that_are_drawn_by_one_thing_do_not_stop_the_others(cut: str) -> None:
+    keys = {f"n{place}": "the same" if place < 9 else str(place) for place in range(12)}
+    groups = CUTS[cut].groups(keys, SEED, 0, 4)
+    assert sorted(name for group in groups for name in group) == sorted(keys)
+    assert all(4 <= len(group) < 8 for group in groups)
+
+
 def test_two_members_on_one_side_of_every_turn_are_parted_in_the_end() -> None:
     """A part of 64 of which 32 must go each way is drawn until it does: nothing larger than 63 stays."""
     sizes = [len(group) for round in range(5) for group in CUTS["bisection"].groups(names(64), SEED, round, 32)]

@@ -6,6 +6,7 @@ import torch
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.training import TrainConfig, Trainer
+from p2ptrain.training.machine import Machine
 from p2ptrain.training.parked_tensors import ParkedTensors
 
 
@@ -59,3 +60,15 @@ def test_where_there_is_no_room_nothing_changes(monkeypatch: pytest.MonkeyPatch)
     assert [it.untyped_storage().nbytes() for it in tensors] == [0, 0], "what had come back is given back again"
     parked.bring_back()
     assert all(it.eq(1).all() for it in tensors)
+
+
+def test_workspaces_are_given_back_unless_somebody_computes_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[str] = []
+    monkeypatch.setattr(Machine, "free_workspaces", lambda machine: freed.append(machine.device.type))
+    it = trainer("sgd")
+    it.park()
+    assert freed == ["cpu"]
+    it.take_memory()
+    with it._evaluator._lock:  # an evaluation
+        it.park()
+    assert freed == ["cpu"], "what it computes in stays"
