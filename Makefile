@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What `make up` needs, and what the tests and the checks need beside it.
+NODE := $(VENV)/.installed-node
 STAMP := $(VENV)/.installed
+EXTRAS := test,dev,bench,fast,tensorboard,otel,wandb,hf,bnb,trl,lightning,notebook,torchft,onnx,privacy,shift
 # Three processes share the test files: most of them compute, with a virtual clock or none; those marked `paired` are of
 # real processes, and mostly wait. Tests of real processes that say something about time are marked `alone`: they run one
 # after another, beside nothing.
@@ -31,10 +34,14 @@ help: ## this list
 setup: $(STAMP) ## make .venv and install p2ptrain with its development tools
 
 $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
-	@PYTHON=$(PYTHON) VENV=$(VENV) sh scripts/setup.sh
-	@touch $(STAMP)
+	@PYTHON=$(PYTHON) VENV=$(VENV) EXTRAS=$(EXTRAS) sh scripts/setup.sh
+	@touch $(NODE) $(STAMP)
 
-up: $(STAMP) ## a live swarm of four nodes on this machine, for about three minutes
+$(NODE): pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON=$(PYTHON) VENV=$(VENV) EXTRAS= sh scripts/setup.sh
+	@touch $(NODE)
+
+up: $(NODE) ## a live swarm of four nodes on this machine, for about three minutes
 	@$(BIN)/p2ptrain up --config configs/local.toml $(ARGS)
 
 test: $(STAMP) ## the tests (or those that ARGS names, one after another)

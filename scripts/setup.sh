@@ -1,5 +1,6 @@
 #!/bin/sh
-# Make the virtual environment and install p2ptrain in it. Called by the Makefile, again whenever pins change.
+# Make the virtual environment and install p2ptrain in it, with the extras that EXTRAS names (none: what a node needs).
+# Called by the Makefile, again whenever pins change.
 set -eu
 
 fail() {
@@ -15,9 +16,14 @@ if [ ! -x "$VENV/bin/python" ]; then
     "$PYTHON" -m venv "$VENV" || fail "cannot make a virtual environment (Debian: apt install python3-venv)"
 fi
 
-echo "p2ptrain setup: installing (the first time takes a minute or two and about 1.5 GB of disk)"
-if ! "$VENV/bin/pip" install --quiet --disable-pip-version-check --constraint constraints.txt \
-    torch --editable '.[test,dev,bench,fast,tensorboard,otel,wandb,hf,bnb,trl,lightning,notebook,torchft,onnx,privacy,shift]' >"$VENV/setup.log" 2>&1; then
+if [ "${EXTRAS:-}" ]; then
+    echo "p2ptrain setup: installing with the development tools (the first time takes some minutes and about 2.5 GB of disk)"
+else
+    echo "p2ptrain setup: installing (the first time takes a minute or two and about 1.5 GB of disk)"
+fi
+# Not compiled: of 30,000 files a run imports a tenth, and Python keeps what it has compiled of these.
+if ! "$VENV/bin/pip" install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt \
+    torch --editable ".${EXTRAS:+[$EXTRAS]}" >"$VENV/setup.log" 2>&1; then
     if "$VENV/bin/python" -c 'import p2ptrain, node, gossip, torch, libp2p' 2>/dev/null; then
         echo "p2ptrain setup: offline? the package index does not answer; going on with what is installed" >&2
     else
