@@ -416,6 +416,8 @@ class RoundTrained(RoundClosed):
     """How much they may spend; None: as much as it takes."""
     visits_epsilon: float | None = None
     """Privacy that the visitor has spent that has spent most, at `visits.delta`; None: no noise hides visitors'."""
+    visits_epsilon_budget: float | None = None
+    """How much each visitor may spend; None: as much as it takes."""
     layers: dict[str, int] | None = None
     """By peer, how many refinements of its newest update are here; None: the run's updates have none."""
 

@@ -30,6 +30,7 @@ from node.events.event_types import (
     ShiftDetected,
     Started,
     Unpaused,
+    WarmedUp,
     WarningEvent,
 )
 from node.events.shift_words import of_shift
@@ -149,6 +150,12 @@ class NodeProgress:
     """Privacy that its data have spent; None: nothing protects them, or it is not known yet."""
     epsilon_budget: float | None = None
     """How much they may spend; None: as much as it takes."""
+    visits_epsilon: float | None = None
+    """Privacy that the visitor has spent that has spent most; None: no noise hides visitors' differences."""
+    visits_epsilon_budget: float | None = None
+    """How much each visitor may spend; None: as much as it takes."""
+    warmed_up: str = ""
+    """What it was trained on before its first round (`[warm_up]`); empty: nothing."""
     loop_lag_s: float | None = None
     """Lag of the event loop, as the node itself answers when asked; no event has it."""
     error: str | None = None
@@ -189,6 +196,8 @@ class NodeProgress:
                 self.checkpoint, self.checkpoint_round = event.path, event.round
             case Resumed() | Joined():
                 self.rounds_done = event.round
+            case WarmedUp():
+                self.warmed_up = f"{event.steps} steps on synthetic examples of {event.members} members' statistics"
             case ShiftDetected():
                 self.warnings = [*self.warnings, f"round {event.round + 1}: {of_shift(event)}"][-MAX_WARNINGS:]
             case WarningEvent():
@@ -259,6 +268,7 @@ class NodeProgress:
         self.learning_rate = _newest(event.learning_rate, self.learning_rate)
         self.sent_bits, self.published_bits = event.sent_bits, event.published_bits
         self.epsilon, self.epsilon_budget = event.epsilon, event.epsilon_budget
+        self.visits_epsilon, self.visits_epsilon_budget = event.visits_epsilon, event.visits_epsilon_budget
 
     def _evaluate(self, event: Evaluated) -> None:
         self.eval_loss = event.eval_loss

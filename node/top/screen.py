@@ -100,9 +100,15 @@ def _headline(nodes: Sequence[Watched], now: float, width: int) -> Text:
 
 
 def _privacy(nodes: Sequence[NodeProgress]) -> str:
-    """Return what the node that has spent most of its privacy has spent, as `epsilon 1.53 of 4`; empty where nothing
-    protects anybody's data."""
-    private = [(it.epsilon, it.epsilon_budget) for it in nodes if it.epsilon is not None]
+    """Return what the node that has spent most of its privacy has spent, as `epsilon 1.53 of 4`, and the same of the
+    nodes' visitors; empty where nothing protects anybody's data."""
+    own = _most_spent((it.epsilon, it.epsilon_budget) for it in nodes)
+    visitors = _most_spent((it.visits_epsilon, it.visits_epsilon_budget) for it in nodes)
+    return "   ".join(filter(None, (own, visitors and f"visitors' {visitors}")))
+
+
+def _most_spent(of_nodes: Iterable[tuple[float | None, float | None]]) -> str:
+    private = [(spent, budget) for spent, budget in of_nodes if spent is not None]
     if not private:
         return ""
     epsilon, budget = max(private, key=lambda it: it[0] / it[1] if it[1] else it[0])

@@ -30,6 +30,7 @@ from node.training.inner_loop import Phase
 from node.training.neighbours_predictions import divergence_of
 from node.training.node import Node
 from node.training.remote_learner import gpu_memory_of
+from node.visits.visitor_ledger import VisitorLedger
 from p2ptrain.aggregate.topology import spectral_gap
 from p2ptrain.saved.tensor_file import FiledTensor, Storable
 from p2ptrain.sync.base import RoundResult
@@ -232,7 +233,7 @@ def _bits_each(node: Node, size: int) -> float | None:
 def readings(node: Node) -> Readings:
     """Return the current values for a scrape of the metrics."""
     service, network = node.service, node.config.network
-    noise = None if node.visitors is None else node.visitors.noise
+    visitors = _visitors_ledger(node)
     return Readings(
         reachability=service.reachability(),
         accepted={str(peer): node.counts.accepted[str(peer)] for peer in service.neighbours()},
@@ -251,16 +252,16 @@ def readings(node: Node) -> Readings:
         shift_deviation={} if node.shifts is None else node.shifts.watch.deviations,
         privacy_epsilon={} if node.privacy is None else node.privacy.spent_by_delta(),
         privacy_epsilon_budget={} if node.privacy is None else node.privacy.budget_by_delta(),
-        visits_epsilon={} if noise is None else noise.ledger.spent_by_delta(),
-        visits_epsilon_budget={} if noise is None else noise.ledger.budget_by_delta(),
+        visits_epsilon={} if visitors is None else visitors.spent_by_delta(),
+        visits_epsilon_budget={} if visitors is None else visitors.budget_by_delta(),
         crossed={"sent": service.stats.crossed_bytes_sent, "received": service.stats.crossed_bytes_received},
         spectral_gap=_gap_of(frozenset(service.known_graph().items())),
     )
 
 
-def _visitors_epsilon(node: Node) -> float | None:
+def _visitors_ledger(node: Node) -> VisitorLedger | None:
     noise = None if node.visitors is None else node.visitors.noise
-    return None if noise is None else noise.ledger.epsilon
+    return None if noise is None else noise.ledger
 
 
 def _fetched_first(node: Node) -> dict[str, int]:
@@ -325,6 +326,7 @@ def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close
     stats, wire = node.service.stats, node.service.wire
     round_seconds = node.journal.lap()
     gpu = gpu_use(node.inner.trainer.device, gpu_memory_of(node.inner.trainer))
+    visitors = _visitors_ledger(node)
     return RoundTrained(
         round=node.state.round + 1,
         rounds=node.config.train.rounds,
@@ -381,7 +383,8 @@ def _round(node: Node, phase: Phase, view: RoundView, result: RoundResult, close
         published_bits=_bits_each(node, node.counts.published_bytes),
         epsilon=None if node.privacy is None else node.privacy.epsilon,
         epsilon_budget=None if node.privacy is None else node.privacy.settings.epsilon,
-        visits_epsilon=_visitors_epsilon(node),
+        visits_epsilon=None if visitors is None else visitors.epsilon,
+        visits_epsilon_budget=None if visitors is None else visitors.budget,
         layers=_layers(node, view) if node.config.sync.layers else None,
     )
 

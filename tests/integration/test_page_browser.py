@@ -167,6 +167,21 @@ async def test_what_peers_write_stays_text(tmp_path: Path) -> None:
     await shown(tmp_path, look, progress=progress, moment=LiveSnapshot(peers=peers))
 
 
+async def test_privacy_that_is_spent_and_the_start_are_told(tmp_path: Path) -> None:
+    progress = NodeProgress("node", state="running", epsilon=1.5, epsilon_budget=4.0, visits_epsilon=0.25)
+    progress.warmed_up = "8 steps on synthetic examples of 3 members' statistics"
+
+    def look(browser: Browser, url: str) -> None:
+        about = browser.evaluate("document.getElementById('about').textContent")
+        assert about.split(" · ")[-3:] == [
+            "began after 8 steps on synthetic examples of 3 members' statistics",
+            "privacy: epsilon 1.5 of 4 spent",
+            "visitors' privacy: epsilon 0.25 spent at most",
+        ]
+
+    await shown(tmp_path, look, progress=progress, moment=LiveSnapshot(peers={"one": peer(1)}))
+
+
 async def test_a_thousand_members_are_drawn(tmp_path: Path) -> None:
     tags = [n.to_bytes(8, "big") for n in range(1000)]
     graph = {

@@ -37,6 +37,16 @@ def test_progress_is_the_newest_state():
     assert node.summary == {"rounds": 10}
 
 
+def test_privacy_of_visitors_and_a_newcomers_warm_up_are_in_the_state():
+    node = swarm()[0]
+    assert (node.visits_epsilon, node.warmed_up) == (None, "")
+    fields = {"round": 1, "steps": 8, "examples": 3, "members": 4, "classes": [0, 2], "of_classes": 10, "loss": None}
+    node.observe(said("warmed_up", **fields))
+    assert node.warmed_up == "8 steps on synthetic examples of 4 members' statistics"
+    node.observe(typed(round_event(7, ts=1.0) | {"visits_epsilon": 0.5, "visits_epsilon_budget": 2.0}))
+    assert (node.visits_epsilon, node.visits_epsilon_budget) == (0.5, 2.0)
+
+
 def test_a_restart_and_a_late_join_count_from_the_swarms_round():
     node = NodeProgress("late")
     node.observe(typed({"ts": 1.0, "event": "joined", "round": 40, "donors": 3}))

@@ -164,6 +164,9 @@ def test_privacy_that_is_spent_is_in_the_headline_and_its_end_pauses():
         node.progress.observe(spent)
     assert "paused by privacy" in drawn(nodes, width=160)[0]
     assert "epsilon 3.98 of 4" in drawn(nodes, width=160)[0]
+    assert "visitors'" not in drawn(nodes, width=160)[0]
+    nodes[0].progress.visits_epsilon = 0.75
+    assert "epsilon 3.98 of 4   visitors' epsilon 0.75" in drawn(nodes, width=160)[0]
     assert nodes[0].progress.shown_state == "paused"
 
 

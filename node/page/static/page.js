@@ -53,7 +53,9 @@ function showState() {
   const parts = [s.role === "bootstrap" ? "bootstrap node: trains nothing" : "", s.peer_id && short(s.peer_id),
     s.parameters ? `${s.parameters.toLocaleString("en")} parameters on ${s.device}` : "",
     s.compressor && `${s.compressor}, ${s.aggregator}`, s.paused && `paused by ${s.paused}`,
-    isNumber(s.epsilon) && `privacy: epsilon ${plain(s.epsilon)}${isNumber(s.epsilon_budget) ? ` of ${plain(s.epsilon_budget)}` : ""} spent`];
+    s.warmed_up && `began after ${s.warmed_up}`,
+    isNumber(s.epsilon) && `privacy: ${spent(s.epsilon, s.epsilon_budget)}`,
+    isNumber(s.visits_epsilon) && `visitors' privacy: ${spent(s.visits_epsilon, s.visits_epsilon_budget)} at most`];
   show("about", parts.filter(Boolean).join(" · "));
   show("round", s.rounds ? `${s.rounds_done}/${s.rounds}` : String(s.rounds_done ?? NOTHING));
   at("bar").max = s.rounds || 1;
@@ -73,6 +75,8 @@ function showState() {
   at("rejected").className = s.rejected ? "warn" : "";
   show("lag", isNumber(s.loop_lag_s) ? `${(1000 * s.loop_lag_s).toFixed(1)} ms` : NOTHING);
 }
+
+const spent = (epsilon, budget) => `epsilon ${plain(epsilon)}${isNumber(budget) ? ` of ${plain(budget)}` : ""} spent`;
 
 function remaining(s) {
   const done = s.rounds_done - s.first_round;
