@@ -36,8 +36,8 @@ def killed(folder: Path, restarts: int, privatizer: str) -> None:
 
 
 @pytest.mark.slow
-def test_eight_kills(tmp_path: Path) -> None:
-    killed(tmp_path, 8, "example")
+def test_four_kills(tmp_path: Path) -> None:
+    killed(tmp_path, 4, "example")
 
 
 @pytest.mark.thorough

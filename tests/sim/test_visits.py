@@ -201,13 +201,11 @@ class StepsTaken:
         {},
         {"overlap": False},
         {"strategy": "allreduce"},
-        {"strategy": "des_loc"},
+        *(
+            pytest.param({"strategy": name}, marks=pytest.mark.thorough)
+            for name in ("des_loc", "streaming", "sparta", "noloco", "sparse_loco", "gossip_pga")
+        ),
         {"strategy": "diloco"},
-        {"strategy": "streaming"},
-        {"strategy": "sparta"},
-        {"strategy": "noloco"},
-        {"strategy": "sparse_loco"},
-        {"strategy": "gossip_pga"},
         {"strategy": "moshpit"},
     ],
     ids=lambda sync: str(sync.get("strategy", "overlap" if "overlap" in sync else "default")),
