@@ -122,7 +122,7 @@ def attack(privatizer: Privatizer, budget: PrivacyBudget, canaries: Pool, includ
     protection = PrivateTraining(privatizer=privatizer, rate=1.0, spend=budget.spend)
     trainer = Trainer(task, config, Shard(index=0, count=1), privacy=protection)
     trainer.ask_ahead(STEPS)
-    gradients_of = ExampleGradients(task, trainer.model, trainer.machine)
+    gradients_of = ExampleGradients(task.loss, trainer.model, trainer.machine)
     honest = (task.train.images[:HONEST], task.train.labels[:HONEST])
     seen = SeenSums(len(included))
     for _ in range(STEPS):

@@ -62,7 +62,7 @@ GENESIS_KEY: Final = "genesis"
 """In the meta of a state that a loop keeps itself: the first digits of that model's digest, in hex."""
 
 LOADED_STATE: Final = (
-    "[privacy]: a state that the loop keeps itself is not loaded: its model has own moves in it that were not released"
+    "[privacy]: a state that the loop keeps itself is not loaded: nothing says that its model has released moves alone"
 )
 GO_ON_BY_FOLDER: Final = "give the run_dir alone: the node goes on from its own checkpoint"
 

@@ -30,7 +30,9 @@ _SHARED: Final = (
     "privacy.clip are, on all members"
 )
 
-_UNSEEN: Final = "a loop of your own (p2ptrain.join), whose steps are not seen one by one"
+_UNSEEN: Final = "a loop of your own (p2ptrain.join), which is in no sum of a task's"
+_UNRATED: Final = "a loop of your own (p2ptrain.join) without privacy.rate"
+_RATE: Final = "set it to the batch that you want over the number of your examples: each is drawn with that probability"
 _UNSAID: Final = "a loop of your own (p2ptrain.join) before you say that the model it begins with is public"
 _PUBLIC: Final = (
     "that model is published as it is: set privacy.public_start=true where none of the data to protect were ever used "
@@ -52,7 +54,8 @@ def check_privacy(config: Config, *, user_loop: bool = False) -> None:
     strategy, by_example = f"sync.strategy={config.sync.strategy}", "take privatizer=example"
     own_loop = user_loop or config.task.name == EXTERNAL
     for wrong, what, hint in (
-        (own_loop and unit != "update", _UNSEEN, "take privacy.privatizer=update, or give the model as a task"),
+        (own_loop and unit not in ("example", "update"), _UNSEEN, "take privacy.privatizer=example or update"),
+        (own_loop and unit == "example" and config.privacy.rate is None, _UNRATED, _RATE),
         (own_loop and not config.privacy.public_start, _UNSAID, _PUBLIC),
         (config.privacy.public_start and not own_loop, "privacy.public_start and a task", "leave public_start out"),
         (config.node.lane == "process", "node.lane=process", "leave it at thread"),

@@ -8,7 +8,7 @@ with p2ptrain.join(model, optimizer, swarm="invite.txt") as swarm:
 
 import atexit
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -32,9 +32,13 @@ from node.swarm.folder import SwarmFolder
 from node.system import run_dir as folders
 from node.system.errors import P2PTrainError, RunError, UsageError
 from node.training.checkpoint import Checkpoint
+from p2ptrain.integrations.private_loop import hooks_of_private_steps, told_as_usage
 from p2ptrain.integrations.swarm_state import check_fits, checked, state_of
+from p2ptrain.privacy.base import Unit
 from p2ptrain.tasks import EXTERNAL, Shard
+from p2ptrain.training.example_gradients import Loss
 from p2ptrain.training.loop_turn import LoopTurn
+from p2ptrain.training.private_loop_steps import ExamplesAt, LoopExamples
 from p2ptrain.training.train_config import TrainConfig
 from p2ptrain.training.user_model import Evaluate, UserModel, held_by, is_in_backward, torch_optimizer, unwrapped
 
@@ -214,6 +218,48 @@ class Swarm:
         return self._settings is not None and self._settings.config.privacy.on
 
     @property
+    def protects(self) -> Unit:
+        """What is protected (`[privacy]`): each `example`, each `update`, or `nothing`; in a rank that follows another
+        one `nothing`."""
+        return "nothing" if self._settings is None else self._settings.config.privacy.find().unit
+
+    def private_gradients(self, loss: Loss, examples_at: ExamplesAt, count: int) -> Iterator[int]:
+        """Yield the number of each step once its private gradient is in `.grad` of the trained parameters (DP-SGD):
+        the loop's turn is to step its optimizer, once. Ends with the budget, or with the run. With
+        `privacy.privatizer = "example"`.
+
+            for _ in swarm.private_gradients(loss, lambda rows: (images[rows], labels[rows]), len(images)):
+                optimizer.step()
+
+        Each of `count` examples is drawn for a step with probability `privacy.rate`, from secret randomness, and none
+        may be. `examples_at` returns those of a list of numbers as a batch: tensors in tuples, lists or dicts, whose
+        first dimension are the examples. `loss` returns the mean loss of the model that it is given on such a batch;
+        it is called with one example at a time, and may depend on no other data. The model's state between the steps
+        has to be theirs alone: gradients, parameters and buffers that anything else has changed are refused with a
+        UsageError, here or in `optimizer.step`, before anything moves.
+
+        Raises UsageError where the loss has no gradients of single examples that are a loop's, and RunError where the
+        node has failed, or a step cannot be written down."""
+        node, learner = self._private_node(), self._there()
+        if node is None or learner.private_steps is None:
+            raise UsageError(
+                "private gradients are of a loop whose examples are protected",
+                "give join settings={'privacy.privatizer': 'example', 'privacy.rate': ...}",
+            )
+        with told_as_usage():
+            examples = learner.private_steps.examples(loss, examples_at, count)
+        return self._private_steps_of(node, learner, examples)
+
+    def _private_steps_of(self, node: JoinedNode, learner: UserModel, examples: LoopExamples) -> Iterator[int]:
+        while self._joined is node and not node.is_over and not node.budget_spent:
+            with told_as_usage():
+                is_filled = learner.fill_gradient(examples)
+            if is_filled:
+                yield learner.global_step
+            else:
+                self._stepped()  # the steps that the round under way has are all that it gets
+
+    @property
     def epsilon(self) -> float | None:
         """What the data have spent of their privacy, at `privacy.delta`; None where nothing protects them."""
         node = self._private_node()
@@ -346,6 +392,7 @@ class Swarm:
         if self._optimizer is None:
             return
         own = self._optimizer
+        steps = self._there().private_steps
 
         def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             if is_in_backward():
@@ -353,6 +400,8 @@ class Swarm:
                     "the optimizer steps in the backward pass, where no parameter may be corrected",
                     "leave it out of p2ptrain.join, and call swarm.step() after each backward pass",
                 )
+            if steps is not None:
+                steps.step_taken()
             self._stepped()
 
         def another(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -368,6 +417,8 @@ class Swarm:
             own.register_step_post_hook(stepped),
             register_optimizer_step_post_hook(another),
         ]
+        if steps is not None:
+            self._hooks += hooks_of_private_steps(own, steps)
 
     def _stepped(self) -> None:
         with self._turn.lent():

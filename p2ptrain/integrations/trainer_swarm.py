@@ -47,6 +47,13 @@ class TrainerSwarm:
         settings = {**OWN_CHECKPOINTS, **self._keywords.get("settings", {})}
         own = {"process_group": process_group, **self._keywords, "settings": settings}
         swarm = join(model, optimizer, **own)
+        if swarm.protects == "example":
+            swarm.refuse(
+                UsageError(
+                    "[privacy]: a Trainer computes gradients of batches, and privacy.privatizer=example is of examples",
+                    "take privacy.privatizer=update, or a loop of your own (swarm.private_gradients)",
+                )
+            )
         if swarm.is_private:  # it goes on from the node's checkpoints, and so has some
             swarm = join(model, optimizer, **{**own, "settings": self._keywords.get("settings", {})})
         if swarm.has_node:

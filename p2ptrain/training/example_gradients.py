@@ -1,6 +1,6 @@
 """Gradients of single examples, by torch.func, and the check that they are those of a loop.
 
-`vmap(grad(loss))` computes the task's own loss on each example as a batch of one, over all trained parameters at once,
+`vmap(grad(loss))` computes a loss on each example as a batch of one, over all trained parameters at once,
 tied ones included. Hooks on layers do not see a parameter that is used twice, and clip the wrong thing without a word.
 A model that vmap cannot run fails loudly, and is refused before the first step.
 """
@@ -16,15 +16,18 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
+from p2ptrain import faults
 from p2ptrain.inner.base import Place
-from p2ptrain.tasks.base import Batch, Task, TaskError
-from p2ptrain.tasks.calling import calling
+from p2ptrain.tasks.base import Batch, TaskError
 from p2ptrain.training.flat import trainable
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.model import twin_of
 
 Gradients = dict[str, torch.Tensor]
 """By parameter, (n, ...) of n examples."""
+
+Loss = Callable[[nn.Module, Batch], torch.Tensor]
+"""Returns the mean loss of a batch, a scalar: that of a task, or of a loop of the user's own."""
 
 TOLERANCE: Final = 1e-6
 """Largest difference to a loop's gradient of an example, over the norm of that gradient. In fp64 it is a billionth of
@@ -46,9 +49,9 @@ class ExampleGradients:
     for a batch that is more than tensors in containers. `autocast`: in the machine's precision, else in the model's
     own."""
 
-    def __init__(self, task: Task, model: nn.Module, machine: Machine, *, autocast: bool = True) -> None:
+    def __init__(self, loss: Loss, model: nn.Module, machine: Machine, *, autocast: bool = True) -> None:
         self._machine, self._autocast = machine, autocast
-        self._whole = _LossOf(task, model)
+        self._whole = _LossOf(loss, model)
         self._parameters = {f"model.{name}": parameter.detach() for name, parameter in trainable(model)}
 
     def __call__(self, batch: Batch) -> Gradients:
@@ -72,15 +75,15 @@ class ExampleGradients:
 
 
 class _LossOf(nn.Module):
-    """The task's loss as a module, so that functional_call reaches the model inside."""
+    """The loss as a module, so that functional_call reaches the model inside."""
 
-    def __init__(self, task: Task, model: nn.Module) -> None:
+    def __init__(self, loss: Loss, model: nn.Module) -> None:
         super().__init__()
-        self._task = task
+        self._loss = [loss]  # in a list: a loss that is a module has no parameters here
         self.model = model
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        return self._task.loss(self.model, batch)
+        return self._loss[0](self.model, batch)
 
 
 def norms_of(gradients: Gradients) -> torch.Tensor:
@@ -103,42 +106,43 @@ def add_weighted_(sum_d: torch.Tensor, gradients: Gradients, factors_n: torch.Te
         sum_d[place.span].addmv_(rows_nd.t(), weights_n.to(sum_d.dtype))
 
 
-def check_example_gradients(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> None:
+def check_example_gradients(loss: Loss, model: nn.Module, machine: Machine, batch: Batch) -> None:
     """Compare the gradients of a few examples with those of a loop, on a copy of the model. TaskError, in one line,
-    where vmap cannot compute them, where they differ, and where the model changes what is not trained."""
+    where vmap cannot compute them, where they differ, and where the model changes what is not trained. What `loss`
+    raises by itself passes."""
     with torch.random.fork_rng(devices=[machine.device] if machine.device.type == "cuda" else []):
         if sum(parameter.numel() for parameter in model.parameters()) <= WIDENED:
             try:
-                return _compare(task, copy.deepcopy(model).double(), machine, _double(batch), TOLERANCE)
+                return _compare(loss, copy.deepcopy(model).double(), machine, _double(batch), TOLERANCE)
             except TaskError:
                 raise
             except Exception:  # a model that computes in a type of its own; what is its author's fault is raised again
                 pass
-        with calling(task, "loss"):
-            return _compare(task, twin_of(model), machine, batch, ROUNDED)
+        return _compare(loss, twin_of(model), machine, batch, ROUNDED)
 
 
-def can_autocast(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> bool:
-    """Return whether vmap computes the gradients of a few examples in the machine's precision, on a copy of the model:
+def can_autocast(loss: Loss, model: nn.Module, machine: Machine, batch: Batch) -> bool:
+    """Return whether gradients of a few examples can be computed in the machine's precision, with a copy of the model:
     the backward pass of some layers knows one type alone."""
     if machine.precision == "fp32":
         return True
     with torch.random.fork_rng(devices=[machine.device] if machine.device.type == "cuda" else []):
         try:
-            with calling(task, "loss"):
-                _compare(task, twin_of(model), machine, batch, HALVED)
-        except TaskError:
+            _compare(loss, twin_of(model), machine, batch, HALVED)
+        except Exception as error:
+            if faults.is_device_lost(error):
+                raise
             return False
     return True
 
 
-def check_buffers(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> None:
+def check_buffers(loss: Loss, model: nn.Module, machine: Machine, batch: Batch) -> None:
     """Take the loss of a batch on a copy of the model. TaskError where that changes what is not trained."""
     with torch.random.fork_rng(devices=[machine.device] if machine.device.type == "cuda" else []):
         twin = copy.deepcopy(model)
         before = _buffers_of(twin)
-        with calling(task, "loss"), machine.autocast():
-            task.loss(twin, machine.take(batch))
+        with machine.autocast():
+            loss(twin, machine.take(batch))
         _check_same(before, twin, "update")
 
 
@@ -154,13 +158,13 @@ def _check_same(before: list[torch.Tensor], twin: nn.Module, privatizer: str) ->
         )
 
 
-def _compare(task: Task, twin: nn.Module, machine: Machine, batch: Batch, tolerance: float) -> None:
+def _compare(loss: Loss, twin: nn.Module, machine: Machine, batch: Batch, tolerance: float) -> None:
     before = _buffers_of(twin)
     batch = machine.take(batch)
-    expected = [_alone(task, twin, machine, _example(batch, number)) for number in range(_count(batch))]
+    expected = [_alone(loss, twin, machine, _example(batch, number)) for number in range(_count(batch))]
     _check_same(before, twin, "example")
     try:
-        found = ExampleGradients(task, twin, machine)(batch)
+        found = ExampleGradients(loss, twin, machine)(batch)
     except Exception as error:
         reason = " ".join(str(error).split())[:160]
         raise _refused(f"torch.func.vmap cannot compute them ({reason})") from error
@@ -172,11 +176,13 @@ def _compare(task: Task, twin: nn.Module, machine: Machine, batch: Batch, tolera
                 raise _refused(f"those of {name} differ from a loop's by {off / max(whole, 1e-300):.1e} of the norm")
 
 
-def _alone(task: Task, model: nn.Module, machine: Machine, batch: Batch) -> Gradients:
+def _alone(loss: Loss, model: nn.Module, machine: Machine, batch: Batch) -> Gradients:
     names, parameters = zip(*trainable(model), strict=True)
     with machine.autocast():
-        loss = task.loss(model, batch)
-    found = torch.autograd.grad(loss, parameters, allow_unused=True)  # not into `.grad`, which the trainer's may be
+        value = loss(model, batch)
+    found = torch.autograd.grad(value, parameters, allow_unused=True)  # not into `.grad`, which the trainer's may be
+    if all(it is None for it in found):  # equal to vmap's, and of nothing
+        raise _refused("the loss depends on no parameter of the model that it is given")
     return {
         name: torch.zeros_like(parameter) if it is None else it
         for name, parameter, it in zip(names, parameters, found, strict=True)

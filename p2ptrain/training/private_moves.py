@@ -8,6 +8,7 @@ public one, of which nothing but released moves and others' corrections becomes 
 import torch
 
 from p2ptrain.privacy.allowance import Allowance
+from p2ptrain.privacy.base import Release
 from p2ptrain.training.parameter_vector import ParameterVector
 from p2ptrain.training.private_rounds import hide_
 from p2ptrain.training.private_training import PrivateTraining
@@ -25,6 +26,18 @@ class PrivateMoves:
         """The model without the own moves since the last release (d,): what may leave."""
         self.undo_()
 
+    def ask_ahead(self, steps: int) -> None:
+        """Ask for the release of a round, however many steps it has. Raises BudgetSpentError."""
+        self.allowance.ask_ahead(1)
+
+    def release_of(self, steps: int) -> Release | None:
+        """Return what a round will release."""
+        return self.allowance.release_of(1)
+
+    def begin_round(self) -> None:
+        """Take out of the model what was not released of a round that was left."""
+        self.undo_()
+
     def undo_(self) -> None:
         """Take the own moves since the last release out of the model: of a round that was left, none is released."""
         self._values.load_(self.public_d)
@@ -39,7 +52,7 @@ class PrivateMoves:
         self._values.add_(correction_d)
         self.public_d.add_(correction_d)
 
-    def release_(self) -> None:
+    def end_round(self) -> None:
         """Clip and noise the own move, in the model. Raises BudgetSpentError, with the move undone."""
         move_d = self._values.vector().sub_(self.public_d)
         self.undo_()

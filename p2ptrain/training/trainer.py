@@ -162,7 +162,8 @@ class Trainer(Learner):
         whole batch, within rounding."""
         self._micro.size = examples
         if self._private_steps is not None:
-            self._private_steps.chunk = min(self._private_steps.chunk, examples)
+            draws = self._private_steps.draws
+            draws.chunk = min(draws.chunk, examples)
         self._evaluator.take_at_a_time(examples)
 
     def least_at_a_time(self) -> int:
@@ -606,7 +607,8 @@ class Trainer(Learner):
                 )
             with calling(self.task, "train_batch"):
                 batch = self.task.train_batch(0, seed=self.data_seed, shard=self.shard, size=self.config.batch_size)
-            check_buffers(self.task, self.model, self.machine, batch)
+            with calling(self.task, "loss"):
+                check_buffers(self.task.loss, self.model, self.machine, batch)
             self._private_rounds = PrivateRounds(self.flat, privacy)
             examples = self.config.batch_size * self.config.grad_accumulation
             self._expected_tokens = round(examples * expected_tokens(self.task))

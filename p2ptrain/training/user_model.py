@@ -3,9 +3,10 @@
 Nothing of the user's is replaced: parameters keep their storage, the optimizer its state. Between two steps, in the
 thread that trains, the swarm's corrections are added to the parameters.
 
-Where it is to `protect` what the loop trains on, the move of each round is clipped and noised in the live parameters at
-the round's end (private_moves.py). Whatever the node asks of the model, also in the midst of a round, is then answered
-with the model without the own moves that are not released yet.
+Where it is to `protect` what the loop trains on, either the move of each round is clipped and noised in the live
+parameters at the round's end (private_moves.py), or the gradient of each step is a private one (private_loop_steps.py).
+Whatever the node asks of the model, also in the midst of a round, is then answered with the model without the own moves
+that are not released.
 """
 
 import copy
@@ -32,6 +33,7 @@ from p2ptrain.training.loop_turn import LoopTurn, random_state_kept
 from p2ptrain.training.names import canonical
 from p2ptrain.training.optimizer_state import Take, packed, unpack_into
 from p2ptrain.training.parameter_vector import ParameterVector
+from p2ptrain.training.private_loop_steps import LoopExamples, PrivateLoopSteps
 from p2ptrain.training.private_moves import PrivateMoves
 from p2ptrain.training.private_training import PrivateTraining
 from p2ptrain.training.sharded_model import ShardedModel
@@ -92,7 +94,7 @@ class UserModel:
         """Of what is frozen at the join: adapters over unlike base models must not be averaged."""
         self.budget_spent = False
         """Whether no round is released any more, as it would exceed the budget of privacy."""
-        self._private: PrivateMoves | None = None
+        self._private: PrivateMoves | PrivateLoopSteps | None = None
         self._evaluate = evaluate
         self._turn = turn or LoopTurn()
         self._told: set[str] = set()
@@ -108,37 +110,55 @@ class UserModel:
     def protect(self, privacy: PrivateTraining, public_d: torch.Tensor) -> None:
         """Release nothing of the own moves but as `privacy` says, from now on. The model begins at `public_d` (d,),
         which counts as known to everybody. Raises TaskError for a model in parts, and for what is protected otherwise
-        than by the round."""
+        than by the example or the round."""
         if not isinstance(self._values, ParameterVector):
             raise TaskError("[privacy] wants the whole model in one process, and this one is in parts")
-        if privacy.privatizer.unit != "update":
+        if privacy.privatizer.unit == "update":
+            self._private = PrivateMoves(self._values, privacy, public_d)
+        elif privacy.privatizer.unit == "example":
+            self._private = PrivateLoopSteps(self.model, self.optimizer, self._values, privacy, public_d)
+        else:
             raise TaskError(
-                f"privacy.privatizer={privacy.privatizer.name} protects {privacy.privatizer.unit!r}, and the steps of "
-                "a loop of one's own are not seen one by one: take update"
+                f"privacy.privatizer={privacy.privatizer.name} protects {privacy.privatizer.unit!r}, which a loop of "
+                "one's own cannot: take update or example"
             )
-        self._private = PrivateMoves(self._values, privacy, public_d)
+
+    @property
+    def private_steps(self) -> PrivateLoopSteps | None:
+        """Return what makes the gradient of each step, where examples are protected."""
+        return self._private if isinstance(self._private, PrivateLoopSteps) else None
+
+    def fill_gradient(self, examples: LoopExamples) -> bool:
+        """Put a private gradient of new draws into `.grad`. False where the budget does not allow it: then no more
+        steps are counted. TaskError where the model was changed by something else than private steps."""
+        assert self.private_steps is not None, "examples are protected"
+        try:
+            self.private_steps.fill_(examples)
+        except BudgetSpentError:
+            self.budget_spent = True
+        return not self.budget_spent
 
     def ask_ahead(self, steps: int) -> bool:
-        """Ask for the release of a round, before its first step. False where the budget does not allow it: then no
-        more steps are counted. True where nothing is protected."""
+        """Ask for what a round of so many steps will release, before the first of them. False where the budget does not
+        allow it: then no more steps are counted. True where nothing is protected."""
         if self._private is not None:
             try:
-                self._private.allowance.ask_ahead(1)
+                self._private.ask_ahead(steps)
             except BudgetSpentError:
                 self.budget_spent = True
         return not self.budget_spent
 
     def release_of(self, steps: int) -> Release | None:
-        """Return what a round will release; None where nothing is protected."""
-        return None if self._private is None else self._private.allowance.release_of(1)
+        """Return what a round of so many steps will release; None where nothing is protected."""
+        return None if self._private is None else self._private.release_of(steps)
 
     def end_round(self) -> None:
-        """Make the round's own move a release, in the live parameters, where it is protected. TaskError where they are
-        not those of the join any more."""
+        """Make the round's own move a release, in the live parameters, where rounds are protected. TaskError where they
+        are not those of the join any more."""
         if self._private is not None:
             self._values.check_same(self.model)
             self.changes += 1
-            self._private.release_()
+            self._private.end_round()
 
     @property
     def is_private(self) -> bool:
@@ -146,7 +166,7 @@ class UserModel:
         return self._private is not None
 
     @property
-    def _moving(self) -> ParameterVector | ShardedModel | PrivateMoves:
+    def _moving(self) -> ParameterVector | ShardedModel | PrivateMoves | PrivateLoopSteps:
         """What changes the parameters from outside the user's loop."""
         return self._values if self._private is None else self._private
 
@@ -254,7 +274,7 @@ class UserModel:
         """Take out of the model what was not released of a round that was left, where own moves are protected. There is
         no drift correction in a loop of the user's own."""
         if self._private is not None:
-            self._private.undo_()
+            self._private.begin_round()
 
     def correct(self, correction_d: torch.Tensor) -> None:
         """Add `correction_d` (d,) to the live parameters. ValueError on another shape."""
@@ -369,6 +389,8 @@ class UserModel:
             self._shards.unpack_optimizer(saved)
         else:
             unpack_into(self.optimizer, self._names(), saved)
+        if self.private_steps is not None:
+            self.private_steps.optimizer_loaded()
 
     def _names(self) -> dict[int, str]:
         return {id(parameter): canonical(name) for name, parameter in self.model.named_parameters()}

@@ -180,8 +180,8 @@ def test_gradients_of_examples_are_those_of_a_loop_of_single_examples(task):
     config = TrainConfig(device="cpu")
     model, machine = build_model(task, 0), Machine.of(config)
     batch = task.examples_at(Shard(index=1, count=3), [0, 2, 1, 4])
-    check_example_gradients(task, model, machine, batch)
-    found = ExampleGradients(task, model, machine)(batch)
+    check_example_gradients(task.loss, model, machine, batch)
+    found = ExampleGradients(task.loss, model, machine)(batch)
     norms = norms_of(found)
     for number in range(4):
         model.zero_grad(set_to_none=True)
@@ -199,9 +199,9 @@ def test_gradients_of_examples_are_computed_in_half_precision_too(task):
     model = build_model(task, 0)
     batch = task.examples_at(Shard(index=1, count=3), [0, 2, 1, 4])
     half = Machine.of(TrainConfig(device="cpu", precision="bf16"))
-    autocast = can_autocast(task, model, half, batch)
-    found = ExampleGradients(task, model, half, autocast=autocast)(batch)
-    exact = ExampleGradients(task, model, Machine.of(TrainConfig(device="cpu")))(batch)
+    autocast = can_autocast(task.loss, model, half, batch)
+    found = ExampleGradients(task.loss, model, half, autocast=autocast)(batch)
+    exact = ExampleGradients(task.loss, model, Machine.of(TrainConfig(device="cpu")))(batch)
     if task.name == "byte-lm":
         assert autocast
         assert not all(torch.equal(found[name], it) for name, it in exact.items()), "it is rounded"

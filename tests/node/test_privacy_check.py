@@ -57,13 +57,16 @@ def test_noise_in_sums_goes_with_what_all_members_set() -> None:
     check_privacy(from_raw(raw_of(SUMS, sync=SECURE)))
 
 
-def test_a_loop_of_the_users_own_has_it_for_rounds_and_once_its_start_is_said_to_be_public() -> None:
+def test_a_loop_of_the_users_own_has_it_once_its_start_is_said_to_be_public_and_its_rate_is_set() -> None:
     external = {"task": {"name": "external"}}
     with pytest.raises(UsageError, match=r"p2ptrain\.join.*privacy\.public_start=true"):
         check_privacy(from_raw(raw_of(UPDATE, **external)), user_loop=True)
     check_privacy(from_raw(raw_of(UPDATE | {"public_start": True}, **external)), user_loop=True)
-    with pytest.raises(UsageError, match="not seen one by one"):
+    with pytest.raises(UsageError, match=r"without privacy\.rate; set it to the batch"):
         check_privacy(from_raw(raw_of(EXAMPLE | {"public_start": True}, **external)), user_loop=True)
+    check_privacy(from_raw(raw_of(EXAMPLE | {"public_start": True, "rate": 0.1}, **external)), user_loop=True)
+    with pytest.raises(UsageError, match="=example or update"):
+        check_privacy(from_raw(raw_of(SUMS | {"public_start": True}, sync=SECURE, **external)), user_loop=True)
     with pytest.raises(UsageError, match="public_start and a task"):
         check_privacy(from_raw(raw_of(UPDATE | {"public_start": True})))
 

@@ -144,7 +144,7 @@ def test_chunks_do_not_change_a_step():
     torch.testing.assert_close(grad(3), grad(10), rtol=1e-4, atol=1e-7)
     node = trainer()
     node.take_at_a_time(2)
-    assert node._private_steps.chunk == 2
+    assert node._private_steps.draws.chunk == 2
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon", "schedule_free"])
