@@ -1,7 +1,7 @@
 """A training loop of one's own whose examples are protected (DP-SGD): scikit-learn's digits, each of which says little.
 
-python examples/private_loop.py --wait-for 1             # the first member; it prints its address
-python examples/private_loop.py --peer ADDRESS --half 1  # another one, with the other half of the digits
+python examples/private_loop.py --only 01234 --wait-for 1       # the first member; it prints its address
+python examples/private_loop.py --only 56789 --peer ADDRESS     # another one, with the other digits
 """
 
 import argparse
@@ -31,17 +31,17 @@ def main() -> None:
     parser.add_argument("--swarm", help="an invite (a file, or its line), or a member's folder")
     parser.add_argument("--run-dir", help="where everything is written, and where a second start goes on")
     parser.add_argument("--wait-for", type=int, help="members to wait for before the first step, a minute at most")
-    parser.add_argument("--half", type=int, choices=(0, 1), default=0, help="which half of the digits is this member's")
+    parser.add_argument("--only", default="0123456789", help="have examples of these digits only, such as 01234")
     parser.add_argument("--epsilon", type=float, default=4.0, help="the budget, at delta 1e-4")
-    parser.add_argument("--noise", type=float, default=2.0, help="over the clipping norm")
+    parser.add_argument("--noise", type=float, default=4.0, help="over the clipping norm")
     options = parser.parse_args()
 
     pixels, digits = load_digits(return_X_y=True)
     x, y = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(digits)
-    own = torch.arange(options.half, len(x) - HELD_OUT, 2)
+    own = torch.tensor([index for index in range(len(x) - HELD_OUT) if str(digits[index]) in options.only])
     torch.manual_seed(0)  # all members begin with the same model
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     settings = {
         "privacy.privatizer": "example",
         "privacy.rate": BATCH / len(own),  # each example's chance to be in a step
@@ -65,6 +65,7 @@ def main() -> None:
         peers=options.peer,
         run_dir=options.run_dir,
         wait_for=options.wait_for,
+        inner_steps=10,
         evaluate=evaluate,
         settings=settings,
     ) as swarm:

@@ -48,7 +48,7 @@ def disclosures(config: Config) -> list[Disclosure]:
     if unit == "sum":
         return [*_covered_by_sums(config), *_withheld(per_round=True), *_uncovered(config, per_round=True)]
     if config.task.name == EXTERNAL:
-        return [*_covered(config), *_of_own_loop(), *_uncovered(config, per_round=per_round)]
+        return [*_covered(config), *_of_own_loop(per_round=per_round), *_uncovered(config, per_round=per_round)]
     return [*_covered(config), *_withheld(per_round=per_round), *_uncovered(config, per_round=per_round)]
 
 
@@ -114,10 +114,10 @@ def _withheld(*, per_round: bool) -> list[Disclosure]:
     return found
 
 
-def _of_own_loop() -> list[Disclosure]:
+def _of_own_loop(*, per_round: bool) -> list[Disclosure]:
     """Return what a loop of the user's own tells, of which the node sees its model alone (`p2ptrain.join`)."""
     here = "in this node's checkpoints and metrics, sent to no peer"
-    return [
+    found = [
         Disclosure("training loss and counts that the loop tells", Coverage.WITHHELD, "swarm.tell passes neither on"),
         Disclosure(
             "losses by which zeno and trial choose models",
@@ -129,14 +129,19 @@ def _of_own_loop() -> list[Disclosure]:
             Coverage.PUBLIC,
             "privacy.public_start is your word that none of the protected data were used for it",
         ),
-        Disclosure("buffers, such as running means", Coverage.UNCOVERED, here),
         Disclosure("the learning rate", Coverage.UNCOVERED, f"a schedule of yours may look at the data; {here}"),
-        Disclosure(
-            "what your program itself prints, saves or sends",
-            Coverage.UNCOVERED,
-            "in its process the model has own moves that are not released; swarm.export writes it without them",
-        ),
     ]
+    buffers = "buffers, such as running means"
+    if per_round:
+        program = "in its process the model has own moves that are not released; swarm.export writes it without them"
+        found.append(Disclosure(buffers, Coverage.UNCOVERED, here))
+    else:
+        program = "it sees the examples, and their losses"
+        found += [
+            Disclosure(buffers, Coverage.WITHHELD, "a step is refused where one has changed"),
+            Disclosure("how many examples a step drew", Coverage.WITHHELD, "the expected number divides the sum"),
+        ]
+    return [*found, Disclosure("what your program itself prints, saves or sends", Coverage.UNCOVERED, program)]
 
 
 def _uncovered(config: Config, *, per_round: bool) -> list[Disclosure]:

@@ -1,8 +1,10 @@
-"""A training loop with `p2ptrain.join` and `[privacy]` that is killed again and again: `FOLDER SEED RESTARTS`.
+"""A training loop with `p2ptrain.join` and `[privacy]` that is killed again and again.
+
+    python killed_private_loop.py FOLDER SEED RESTARTS PRIVATIZER
 
 Each life is a fork of this process, which has the libraries, and joins with the same run folder. It writes a byte to
-`released` before each round is noised, and is killed (SIGKILL) at a random moment. A line of JSON tells how many were
-released and how many the ledger has, after each life.
+`released` before each round or step is noised, and is killed (SIGKILL) at a random moment. A line of JSON tells how
+many were released and how many the ledger has, after each life.
 """
 
 import json
@@ -16,31 +18,52 @@ from pathlib import Path
 
 import torch
 from killed_private_steps import LONGEST_S, STEPPING, _await_growth, _size
-from test_join import ALONE, model_of, train
+from test_join import ALONE, WEIGHTS, model_of, train
+from torch import nn
 
 import p2ptrain
 from node.privacy.ledger import read_ledger
 from node.system.run_dir import PRIVACY
-from p2ptrain.training import private_moves
-from p2ptrain.training.private_training import PrivateTraining
+from p2ptrain.privacy.base import NormalSource
+from p2ptrain.privacy.clipped_gaussian import ClippedGaussian
+from p2ptrain.tasks.base import Batch
 
-_hide = private_moves.hide_
+_add_noise = ClippedGaussian.add_noise_
 
 
-def live(folder: Path) -> None:
+def live(folder: Path, privatizer: str) -> None:
     """Train until killed."""
     log = os.open(folder / "released", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def hide(move_d: torch.Tensor, privacy: PrivateTraining) -> None:
+    def add_noise(self: ClippedGaussian, sum_d: torch.Tensor, source: NormalSource) -> None:
         os.write(log, b".")
-        _hide(move_d, privacy)
+        _add_noise(self, sum_d, source)
 
-    private_moves.hide_ = hide
+    ClippedGaussian.add_noise_ = add_noise  # type: ignore[method-assign]
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    settings = {**ALONE, "privacy.privatizer": "update", "privacy.public_start": True, "node.checkpoint_every": 2}
-    with p2ptrain.join(model, optimizer, run_dir=folder, inner_steps=4, settings=settings, quiet=True):
-        train(model, optimizer, range(100_000))
+    settings = {**ALONE, "privacy.privatizer": privatizer, "privacy.public_start": True, "node.checkpoint_every": 2}
+    settings |= {"privacy.rate": 0.1} if privatizer == "example" else {}
+    with p2ptrain.join(model, optimizer, run_dir=folder, inner_steps=4, settings=settings, quiet=True) as swarm:
+        if privatizer == "update":
+            train(model, optimizer, range(100_000))
+        else:
+            for _ in swarm.private_gradients(loss_of_one, examples_at, len(X)):
+                optimizer.step()
+
+
+X = torch.randn(200, 8, generator=torch.Generator().manual_seed(5))
+
+
+def examples_at(rows: list[int]) -> Batch:
+    """Return inputs and targets."""
+    return X[rows], X[rows] @ WEIGHTS
+
+
+def loss_of_one(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the squared error."""
+    inputs, targets = batch
+    return (model(inputs).squeeze(-1) - targets).square().mean()
 
 
 def _end_with(parent: int) -> None:
@@ -50,7 +73,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def main(folder: Path, seed: int, restarts: int) -> None:
+def main(folder: Path, seed: int, restarts: int, privatizer: str) -> None:
     """Kill so many lives, and tell of each."""
     torch.set_num_threads(1)
     import gossip.transport.libp2p.libp2p_transport  # noqa: F401  # takes seconds, which no life is to take again
@@ -60,7 +83,7 @@ def main(folder: Path, seed: int, restarts: int) -> None:
         pid = os.fork()
         if not pid:
             threading.Thread(target=_end_with, args=(own,), daemon=True).start()
-            live(folder)
+            live(folder, privatizer)
         if rng.random() < STEPPING:
             _await_growth(released)
         time.sleep(rng.uniform(0.0, LONGEST_S))
@@ -77,4 +100,4 @@ def main(folder: Path, seed: int, restarts: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

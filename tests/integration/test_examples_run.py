@@ -18,12 +18,14 @@ import torch
 from processes_harness import heed_ctrl_c
 
 import p2ptrain
+from node.privacy.privacy_report import report_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS = {
     "hf_trainer": "transformers",
     "lightning_trainer": "lightning",
     "plain_loop": "sklearn",
+    "private_loop": "sklearn",
     "sft_trl": "trl",
     "vit_digits": "transformers",
 }
@@ -154,6 +156,22 @@ def test_two_members_know_the_digits_that_only_the_other_has(
         kept = p2ptrain.load(tmp_path / "a" / "run")
         model = ViTForImageClassification.from_pretrained(tmp_path / "a" / "model")
         assert all(torch.equal(kept[key], value) for key, value in model.named_parameters())
+
+
+@pytest.mark.thorough
+def test_two_private_loops_spend_their_budgets_and_know_each_others_digits(tmp_path: Path) -> None:
+    """Alone with five of the ten digits a member can know half of them at most."""
+    together = two_members(tmp_path, "private_loop", "--run-dir", ["--only", "01234"], ["--only", "56789"])
+    right = [float(printed.rpartition("% of the held-out")[0].split()[-1]) for printed in together]
+    assert max(right) > 52.0, together
+    for member in "ab":
+        report = report_of(tmp_path / member / "node", tight=False)
+        (release,) = report.releases
+        assert release.mechanism == "example"
+        assert sum(int(str(fields["steps"])) for fields in told(tmp_path / member, "round")) <= release.count
+        assert 3.5 < report.epsilon <= 4.0
+        assert report.refused
+        assert f"epsilon {report.epsilon:.3f} of 4" in "".join(together)
 
 
 def vector_of(run: Path) -> torch.Tensor:

@@ -249,8 +249,8 @@ def test_what_would_let_a_move_out_is_refused_in_one_line(tmp_path: Path) -> Non
     model = model_of()
     for settings, words in (
         ({"privacy.public_start": False}, "privacy.public_start=true"),
-        ({"privacy.privatizer": "example"}, "take privacy.privatizer=update"),
-        ({"privacy.privatizer": "secure_update"}, "take privacy.privatizer=update"),
+        ({"privacy.privatizer": "example"}, "without privacy.rate"),
+        ({"privacy.privatizer": "secure_update"}, "take privacy.privatizer=example or update"),
         ({"node.lane": "process"}, "node.lane=process"),
     ):
         with pytest.raises(UsageError) as refused:
@@ -288,10 +288,9 @@ def test_the_report_of_such_a_run_says_what_is_not_covered(tmp_path: Path) -> No
     assert words["what your program itself prints, saves or sends"] == "not covered"
 
 
-def killed(folder: Path, restarts: int) -> None:
-    ran = subprocess.run(
-        [sys.executable, PROGRAM, folder, "7", str(restarts)], capture_output=True, text=True, timeout=240, check=False
-    )
+def killed(folder: Path, restarts: int, *, privatizer: str = "update") -> None:
+    words = [sys.executable, PROGRAM, folder, "7", str(restarts), privatizer]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
     assert ran.returncode == 0, ran.stderr
     lives = [json.loads(line) for line in ran.stdout.splitlines()]
     assert len(lives) == restarts
