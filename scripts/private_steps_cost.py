@@ -5,21 +5,25 @@ seconds until it has done the step.
     python scripts/private_steps_cost.py --device cuda
     python scripts/private_steps_cost.py --turns 40 --chunk 4
 
-One JSON line a model: medians in milliseconds, and each over the plain step.
+One JSON line a model: medians in milliseconds, and each over the plain step. `loop`: as `example`, in a loop of the
+user's own with torch's AdamW (`swarm.private_gradients`).
 """
 
 import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from typing import Final
 
 import torch
 
 from p2ptrain import privacy, tasks
 from p2ptrain.tasks import Shard, Task, TaskError
-from p2ptrain.training import TrainConfig, Trainer
+from p2ptrain.tasks.base import HasExamples
+from p2ptrain.training import TrainConfig, Trainer, UserModel
 from p2ptrain.training.machine import pick_device
+from p2ptrain.training.model import build_model
 from p2ptrain.training.private_training import PrivateTraining
 
 MODELS: Final = {
@@ -57,13 +61,37 @@ def medians(task: Task, device: torch.device, turns: int, batch: int, chunk: int
     protections = {kind: PrivateTraining(privatizer=privacy.get(kind), chunk=chunk) for kind in ("example", "update")}
     trainers = {"plain": Trainer(task, config, shard)}
     trainers |= {kind: Trainer(task, config, shard, privacy=given) for kind, given in protections.items()}
-    took: dict[str, list[float]] = {kind: [] for kind in trainers}
+    steps: dict[str, Callable[[], object]] = {kind: trainer.step for kind, trainer in trainers.items()}
+    steps["loop"] = loop_of(task, device, shard, batch, chunk)
+    took: dict[str, list[float]] = {kind: [] for kind in steps}
     for _ in range(WARM_TURNS + turns):
-        for kind, trainer in trainers.items():
+        for kind, step in steps.items():
             began = seconds(device)
-            trainer.step()
+            step()
             took[kind].append(seconds(device) - began)
     return {kind: round(1e3 * statistics.median(times[WARM_TURNS:]), 2) for kind, times in took.items()}
+
+
+def loop_of(task: Task, device: torch.device, shard: Shard, batch: int, chunk: int | None) -> Callable[[], None]:
+    """Return a private step of a loop of the user's own, with all that is looked at around it."""
+    assert isinstance(task, HasExamples), "tasks of ours name their examples"
+    model = build_model(task, 0).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    learner = UserModel(model, optimizer, TrainConfig(), shard, data_seed=0)
+    count = task.example_count(shard)
+    protection = PrivateTraining(privatizer=privacy.get("example"), chunk=chunk, rate=batch / count)
+    learner.protect(protection, learner.vector())
+    private = learner.private_steps
+    assert private is not None, "the unit is an example"
+    examples = private.examples(task.loss, lambda rows: task.examples_at(shard, rows), count)
+
+    def step() -> None:
+        learner.fill_gradient(examples)
+        private.check_step(has_closure=False)
+        optimizer.step()
+        private.step_taken()
+
+    return step
 
 
 def seconds(device: torch.device) -> float:

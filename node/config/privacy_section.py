@@ -27,7 +27,7 @@ class PrivacyConfig:
     """Largest norm of one example's gradient, or of a round's move, over all trained parameters together."""
     rate: Annotated[float, Field(gt=0, le=1)] | None = None
     """Of example: probability with which each example is in a step. None: train.batch_size times
-    train.grad_accumulation over the examples of the shard."""
+    train.grad_accumulation over the examples of the shard; `p2ptrain.join` wants a number."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """Probability with which the bound may fail. Choose one over the number of examples, or less."""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

@@ -271,7 +271,8 @@ class Swarm:
     @property
     def budget_spent(self) -> bool:
         """Whether the next round would exceed `privacy.epsilon`. The steps from here on are the loop's own: they are
-        not counted, and nothing of them leaves. The node serves on until the block ends."""
+        not counted, and nothing of them leaves; where examples are protected there are none. The node serves on until
+        the block ends."""
         node = self._private_node()
         return node is not None and node.budget_spent
 
