@@ -52,7 +52,7 @@ class ExampleGradients:
     def __init__(self, loss: Loss, model: nn.Module, machine: Machine, *, autocast: bool = True) -> None:
         self._machine, self._autocast = machine, autocast
         self._whole = _LossOf(loss, model)
-        self._parameters = {f"model.{name}": parameter.detach() for name, parameter in trainable(model)}
+        self._trained = trainable(model)
 
     def __call__(self, batch: Batch) -> Gradients:
         """Return the gradient of each example's loss, (n, ...) by parameter, on the model's device."""
@@ -67,8 +67,9 @@ class ExampleGradients:
         each: Callable[..., Gradients] = vmap(grad(loss_of), in_dims=(None, *(0 for _ in leaves)))
         # vmap goes over the other kernels example by example. The backward pass is within autocast, too: under vmap, a
         # norm's meets values of both types (pytorch/pytorch#184890).
+        parameters = {f"model.{name}": parameter.detach() for name, parameter in self._trained}  # wherever they lie now
         with self._precision(), sdpa_kernel(SDPBackend.MATH):
-            return {name.removeprefix("model."): it for name, it in each(self._parameters, *leaves).items()}
+            return {name.removeprefix("model."): it for name, it in each(parameters, *leaves).items()}
 
     def _precision(self) -> AbstractContextManager[object]:
         return self._machine.autocast() if self._autocast else nullcontext()

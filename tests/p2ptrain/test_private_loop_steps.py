@@ -361,6 +361,21 @@ def test_what_others_add_is_no_step_and_the_loop_goes_on(dtype: torch.dtype) -> 
         loop.step()
 
 
+def test_gradients_are_of_the_parameters_wherever_they_lie() -> None:
+    """A program may move the numbers of a parameter to other memory: the gradient is of the model as it is."""
+    found = []
+    for moves in (False, True):
+        loop = Loop(model_of(), source=Chosen([1, 4, 9]))
+        examples = loop.examples()
+        for each in loop.model.parameters() if moves else ():
+            each.data = each.data.clone()
+        for _ in range(2):
+            loop.learner.fill_gradient(examples)
+            loop.step()
+        found.append(loop.learner.vector())
+    assert torch.equal(*found)
+
+
 def test_releases_are_asked_for_by_the_round_and_none_is_made_without() -> None:
     entries: list[Release] = []
 
