@@ -135,7 +135,7 @@ class Engine:
         self.peerstore = PeerStore(self._takes_record) if layout.own else PeerStore()
         self._labels = RegionLabels(self.peerstore.region_of, bound if layout.own else bound_to_none, self.peer_scores)
         self.publisher = Publisher(identity, self.scope, config.history, config.max_payload_bytes)
-        self.bridges = Bridges(self.me, self.scope, layout, self._labels.region_of, self._is_met)
+        self.bridges = Bridges(self.me, self.scope, layout, self._labels.region_of, self._is_met, self._met_changes)
         at_home = {peer_in(config.via)} if config.via and config.via_region == layout.own else set()
         self.residency = Residency(layout, self._labels.region_of, at_home)
         self.regional_models = RegionalModels(self.me, self.scope, self.bridges, liars, self._standing_of)
@@ -448,6 +448,9 @@ class Engine:
 
     def _is_met(self, peer: PeerId) -> bool:
         return self._standing_of(peer) >= RecordTrust.FIRST_HAND
+
+    def _met_changes(self) -> int:
+        return self.peerstore.met_changes
 
     def _network_of(self, peer: PeerId) -> str | None:
         """Return the network of a peer as far as it is known; "" for a connected peer of which nothing is known."""

@@ -223,8 +223,8 @@ class Dialler:
     def _ask_some(self, nursery: trio.Nursery) -> None:
         """Ask a neighbour, or a bridge, for more addresses before its next heartbeat, when we have places left and
         nobody to dial. The first members of a region have met nobody else than members of others."""
-        now, kept = trio.current_time(), filter(self._bridges.keeps, self._bridges.table)
-        met = (*self._mesh.table, *kept)
+        now, kept = trio.current_time(), self._bridges.kept()
+        met = (*self._mesh.table, *(peer for peer in self._bridges.table if peer in kept))
         due = [peer for peer in met if self._asks.due(peer, now) and peer not in self._greeting]
         if due and self._mesh.has_places and not self._dialling:
             peer = self._rng.choice(due)

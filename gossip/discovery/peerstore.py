@@ -90,6 +90,8 @@ class PeerStore:
 
     def __init__(self, takes: Callable[[PeerRecord], bool] = takes_all) -> None:
         self.changed = False
+        self.met_changes = 0
+        """How often it has changed whose records are held that their signers gave us, or that were kept."""
         self._takes = takes
         self._records: OrderedDict[PeerId, PeerRecord] = OrderedDict()
         self._first_hand: set[PeerId] = set()
@@ -117,6 +119,7 @@ class PeerStore:
         if not self._takes(record):
             return False
         if first_hand:
+            self.met_changes += record.peer not in self._first_hand
             self._first_hand.add(record.peer)
             self._told_by.pop(record.peer, None)
             if calls_from != NOT_SAID:
@@ -126,6 +129,7 @@ class PeerStore:
             self.changed = self.changed or self.standing(record.peer) is not before
             return False
         if known is None or set(known.addresses) != set(record.addresses):  # otherwise its trust stays as it was
+            self.met_changes += record.peer in self._first_hand or record.peer in self._kept
             if not first_hand:
                 self._first_hand.discard(record.peer)
                 self._told_by[record.peer] = teller
@@ -146,6 +150,7 @@ class PeerStore:
     def forget(self, peer: PeerId) -> None:
         """Drop a peer's record: banned, or unreachable for too long."""
         self.changed = self.changed or peer in self._records
+        self.met_changes += peer in self._first_hand or peer in self._kept
         self._records.pop(peer, None)
         self._reached.pop(peer, None)
         self._first_hand.discard(peer)
@@ -262,6 +267,7 @@ class PeerStore:
         for record in found[:MAX_RECORDS]:
             self._put(record)
             self._kept.add(record.peer)
+            self.met_changes += 1
             self._note(record.peer)
         return len(self)
 

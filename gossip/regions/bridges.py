@@ -11,7 +11,7 @@ Else they would fill all places, and those that belong beside a member would fin
 
 from collections.abc import Callable, Iterable, Mapping
 from statistics import median_low
-from typing import Final
+from typing import Final, TypeAlias
 
 from gossip.core.api import RegionLayout
 from gossip.core.envelope import Scope
@@ -24,6 +24,10 @@ MAX_BRIDGES: Final = 3 * MAX_ADJACENT
 or that have just come. Each costs a hello now and then."""
 
 
+_Connected: TypeAlias = tuple[tuple[tuple[PeerId, str | None], ...], frozenset[PeerId]]
+"""Connected members with their regions, in the order in which they came, and whom we belong beside."""
+
+
 class Bridges:
     """The members of adjacent regions that are connected, and when each was last heard (seconds, monotonic)."""
 
@@ -34,9 +38,10 @@ class Bridges:
         layout: RegionLayout,
         region_of: Callable[[PeerId], str | None],
         is_met: Callable[[PeerId], bool],
+        met_changes: Callable[[], int],
     ) -> None:
         """`region_of`: the label that another member's record has, None where none is known. `is_met`: whether a member
-        has given its record itself."""
+        has given its record itself. `met_changes`: a number that is another one when that has changed of anybody."""
         self.own = layout.own
         self.adjacent = adjacent(layout.own, layout.regions, scope)
         """The regions beside ours."""
@@ -58,6 +63,10 @@ class Bridges:
         self._scope = scope
         self._region_of = region_of
         self._is_met = is_met
+        self._met_changes = met_changes
+        self._met_at: int | None = None
+        self._met: frozenset[PeerId] = frozenset()
+        self._kept: tuple[_Connected, frozenset[PeerId]] | None = None
         self._needed_by = {
             region: adjacent(region, layout.regions, scope) | {region} for region in layout.regions if layout.own
         }
@@ -74,6 +83,7 @@ class Bridges:
         self._members = {  # a whole region that does not answer is tried again
             region: frozenset(filter(is_there, found)) or frozenset(found) for region, found in by_region.items()
         }
+        self._met_at = None
         near = (nearest_after(self._me, self._members.get(region, ()), self._scope) for region in sorted(self.adjacent))
         self.wanted = frozenset(peer for peer in near if peer is not None)
         for peer in [peer for peer in self.table if self._region_of(peer) not in self.adjacent]:
@@ -109,6 +119,16 @@ class Bridges:
         here = self._members.get(region, frozenset())
         return here | {self._me} if region == self.own else here
 
+    def met(self) -> frozenset[PeerId]:
+        """Return the members of our region that have given their records themselves, and us: others may be made up."""
+        changes = self._met_changes()
+        if self._met_at != changes:
+            ours = self.members_of(self.own)
+            met = frozenset(peer for peer in ours if peer == self._me or self._is_met(peer))
+            self._met_at = changes
+            self._met = self._met if met == self._met else met  # what was computed of it still holds
+        return self._met
+
     def by_region(self) -> dict[str, set[PeerId]]:
         """Return the connected members of each region beside ours."""
         found: dict[str, set[PeerId]] = {}
@@ -139,11 +159,26 @@ class Bridges:
         """Return whether we keep up a connection to a member of another region, or seek it: we belong beside it, or
         nobody of its region is connected beside whom we belong, and of those that are it is the next one. Of all others
         the one that came first stays as well: a crowd of newcomers chooses where its keys stand, and not when."""
+        if peer in self.table:
+            return peer in self.kept()
         region = self._region_of(peer)
-        there = [each for each in self.table if self._region_of(each) == region]
-        if peer in self.wanted or not there or peer == next((it for it in self.table if it not in self.wanted), None):
-            return True
-        return self.wanted.isdisjoint(there) and peer == nearest_after(self._me, there, self._scope)
+        return peer in self.wanted or not any(self._region_of(each) == region for each in self.table)
+
+    def kept(self) -> frozenset[PeerId]:
+        """Return the connected members to which we keep up a connection; see `keeps`."""
+        connected = tuple((peer, self._region_of(peer)) for peer in self.table), self.wanted
+        if self._kept is None or self._kept[0] != connected:
+            self._kept = connected, self._keepable(connected[0])
+        return self._kept[1]
+
+    def _keepable(self, connected: tuple[tuple[PeerId, str | None], ...]) -> frozenset[PeerId]:
+        by_region: dict[str | None, list[PeerId]] = {}
+        for peer, region in connected:
+            by_region.setdefault(region, []).append(peer)
+        lone = (there for there in by_region.values() if self.wanted.isdisjoint(there))
+        nearest = {nearest_after(self._me, there, self._scope) for there in lone}
+        first = next((peer for peer, _ in connected if peer not in self.wanted), None)
+        return frozenset(peer for peer, _ in connected if peer in self.wanted or peer in nearest or peer == first)
 
     def seeks(self, peer: PeerId) -> bool:
         """Return whether a member of another region would be of use as a bridge."""
@@ -164,13 +199,13 @@ class Bridges:
     def _belongs(self, peer: PeerId) -> bool:
         """Return whether a member of another region belongs beside us, as far as we know the members of ours that have
         given their records themselves: others may be made up."""
-        ours = [it for it in self.members_of(self.own) if it == self._me or self._is_met(it)]
-        return nearest_after(peer, ours, self._scope) == self._me
+        return nearest_after(peer, self.met(), self._scope) == self._me
 
     def _least_needed(self) -> PeerId | None:
         """Return the bridge that neither side needs with which we exchanged hellos longest ago; None where there is
         none."""
-        unneeded = [peer for peer in self.table if not self.keeps(peer) and not self._belongs(peer)]
+        kept = self.kept()
+        unneeded = [peer for peer in self.table if peer not in kept and not self._belongs(peer)]
         return min(unneeded, key=self.greeted.__getitem__, default=None)
 
     def heard(self, peer: PeerId, now: float) -> None:

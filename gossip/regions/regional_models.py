@@ -95,6 +95,10 @@ class Announced:
     refused: bool = False
     fetches: dict[PeerId, float] = field(default_factory=dict)
     """From whom it is being fetched, and since when."""
+    held: bool = False
+    """Whether it still counts: it was not replaced, nor its author banned."""
+    ranked: tuple[frozenset[PeerId], int] | None = None
+    """Among which members of our region, and how many of them are to fetch it before us."""
 
 
 class RegionalModels:
@@ -116,6 +120,10 @@ class RegionalModels:
         self._by_region: dict[str, list[Announced]] = {}
         self._by_name: dict[Digest, Announced] = {}
         """By the digest of the whole statement, as broadcasts are named."""
+        self._awaited: dict[Digest, Announced] = {}
+        """Those of which nothing is here, by the same name."""
+        self.changes = 0
+        """How often it has changed which models are held, or are here."""
         self._whole: dict[str, tuple[int, float]] = {}
         """The newest round of each region that was whole, and when it became so."""
 
@@ -130,7 +138,7 @@ class RegionalModels:
     def publishes(self, round: int) -> bool:
         """Return whether we are drawn to publish our region's model after a round: another region is beside ours, and
         models pass one way or the other."""
-        drawn = in_draw(self._scope, self._bridges.own, round, self._met())
+        drawn = in_draw(self._scope, self._bridges.own, round, self._bridges.met())
         return self._bridges.publishes and self._me in drawn[: self.publishers]
 
     def needed(self, region: str) -> int:
@@ -208,10 +216,10 @@ class RegionalModels:
         newest first: after a time apart nobody has an earlier one any more."""
         self.look(now)
         found: list[tuple[Announced, PeerId]] = []
-        busy = {it.model.peer: it for it in self._by_name.values() if it.fetches}
-        for announced in sorted(self._by_name.values(), key=lambda it: it.model.round, reverse=True):
-            awaited = announced.payload is None and not announced.refused and self._may_begin(announced, now)
-            if awaited and busy.get(announced.model.peer, announced) is announced:
+        awaited = [it for it in self._awaited.values() if not it.refused and self._may_begin(it, now)]
+        busy = {it.model.peer: it for it in self._by_name.values() if it.fetches} if awaited else {}
+        for announced in sorted(awaited, key=lambda it: it.model.round, reverse=True):
+            if busy.get(announced.model.peer, announced) is announced:
                 ready = [peer for peer, at in self._ready(announced) if at <= now and peer in there]
                 ready = [peer for peer in ready if peer not in announced.fetches]
                 found += [(announced, peer) for peer in ready[:1]]
@@ -222,12 +230,13 @@ class RegionalModels:
     def next_at(self, now: float) -> float:
         """Return when something may be fetched that may not be yet (seconds, monotonic); infinite where nothing is
         awaited."""
-        waits = (it for it in self._by_name.values() if it.payload is None and not it.fetches)
+        waits = (it for it in self._awaited.values() if not it.fetches)
         return min((at for it in waits for _, at in self._ready(it) if at > now), default=float("inf"))
 
     def fetched(self, announced: Announced, payload: Payload, now: float) -> None:
         """Note that a blob is here."""
         announced.payload = payload
+        self._note(announced)
         self._look(announced, now)
 
     def failed(self, announced: Announced, source: PeerId, now: float, *, lied: bool) -> None:
@@ -242,6 +251,7 @@ class RegionalModels:
         for announced in self._by_region.get(region, []):
             if announced.model.peer == peer and announced.model.round == round:
                 announced.refused, announced.payload = True, None
+                self._note(announced)
 
     def announced(self) -> list[Announced]:
         """Return all models that were announced and may still count."""
@@ -288,14 +298,16 @@ class RegionalModels:
         if model.region == bridges.own:  # other regions have it as well, and say so; it need not come back from there
             return ours
         others = [(peer, at) for peer, at in announced.sources.items() if not bridges.is_ours(peer)]
-        rank = rank_to_fetch(model.address, self._me, self._met())
-        due = announced.heard_at + rank * _patience(model)
+        if not others:
+            return ours
+        due = announced.heard_at + self._rank(announced) * _patience(model)
         return [*ours, *((peer, max(at, due)) for peer, at in others)]
 
-    def _met(self) -> list[PeerId]:
-        """The members of our region that have given their records themselves, and we: others may be made up."""
-        ours = self._bridges.members_of(self._bridges.own)
-        return [peer for peer in ours if peer == self._me or self._standing(peer) >= RecordTrust.FIRST_HAND]
+    def _rank(self, announced: Announced) -> int:
+        met = self._bridges.met()
+        if announced.ranked is None or announced.ranked[0] is not met:
+            announced.ranked = met, rank_to_fetch(announced.model.address, self._me, met)
+        return announced.ranked[1]
 
     def _in_order(self, announced: list[Announced], region: str, round: int) -> list[Announced]:
         """Members that are trusted most first, and of those as they are drawn: made-up keys come last."""
@@ -310,7 +322,9 @@ class RegionalModels:
         region = announced.model.region
         there = self._by_region.setdefault(region, [])
         there.append(announced)
+        announced.held = True
         self._by_name[name] = announced
+        self._note(announced)
         of_author = [it for it in there if it.model.peer == announced.model.peer]
         for surplus in of_author[:-OF_AUTHOR]:  # or one that claims far rounds would leave the others no room
             self._forget(surplus)
@@ -331,7 +345,7 @@ class RegionalModels:
 
     def holds(self, announced: Announced) -> bool:
         """Return whether a model still counts: it was not replaced, nor its author banned."""
-        return any(it is announced for it in self._by_name.values())
+        return announced.held
 
     def patience(self, model: RegionalModel) -> float:
         """Return the seconds that a source has for a model's blob before another one is asked as well."""
@@ -343,6 +357,19 @@ class RegionalModels:
             there.remove(announced)
         for name in [name for name, it in self._by_name.items() if it is announced]:
             del self._by_name[name]
+            self._awaited.pop(name, None)
+        announced.held = False
+        self.changes += 1
+
+    def _note(self, announced: Announced) -> None:
+        """Note that a model is held, has come or was refused."""
+        names = [name for name, it in self._by_name.items() if it is announced]
+        for name in names:
+            if announced.payload is None:
+                self._awaited[name] = announced
+            else:
+                self._awaited.pop(name, None)
+        self.changes += 1
 
 
 def _patience(model: RegionalModel) -> float:

@@ -57,6 +57,9 @@ MAX_PATIENCES: Final = 64
 """Members that were let go of which it is remembered how long they are waited for, those of the last."""
 
 
+_NEVER: Final = float("-inf"), 0.0
+
+
 @dataclass(eq=False)
 class _Saying:
     """When a statement is broadcast again, how often it was, and when last (seconds, monotonic)."""
@@ -98,6 +101,9 @@ class RegionalExchange:
         """By address and size: one statement of another size must not spoil another's download."""
         self._fetches: dict[tuple[Digest, PeerId], tuple[Announced, trio.CancelScope]] = {}
         self._saying: dict[Digest, _Saying] = {}
+        self._held: dict[Digest, RegionalModel] = {}
+        """The models that are here, by digest, as they were at `_held_at` changes."""
+        self._held_at = -1
         self._woken = Notifier()
         self._again = False
         """Whether it was woken since the last look began: a beat while it works reaches nobody."""
@@ -310,6 +316,7 @@ class RegionalExchange:
             file = context.hasher.new_file(model.size)
             download = Download(model.address, model.size, author=model.peer, began=trio.current_time(), file=file)
             coming = self._coming[name] = _Coming(download)
+            self._held_at = -1  # it may have come meanwhile
         download = coming.download
         fetch = BlobFetch(
             download=download,
@@ -341,15 +348,20 @@ class RegionalExchange:
     async def _say(self, model: RegionalModel) -> None:
         now = trio.current_time()
         self._saying[model.digest] = _Saying(now + self._context.config.reannounce_s, last=now)
+        self._held_at = -1
         await self._context.transport.publish(model.raw)
 
     async def _say_again(self, now: float) -> None:
-        held = {it.model.digest: it.model for it in self._models.whole()}
-        self._coming = {name: it for name, it in self._coming.items() if self._models.awaits(*name)}
-        self._saying = {digest: it for digest, it in self._saying.items() if digest in held}
-        self._note_newcomers(held)
-        for digest, saying in list(self._saying.items()):
-            if saying.said < REPEATS and now >= saying.at:
+        if self._held_at != self._models.changes:
+            self._held_at = self._models.changes
+            self._held = {it.model.digest: it.model for it in self._models.whole()}
+            self._coming = {name: it for name, it in self._coming.items() if self._models.awaits(*name)}
+            self._saying = {digest: it for digest, it in self._saying.items() if digest in self._held}
+        held = self._held
+        if self._bridges.table.keys() != self._met:
+            self._note_newcomers(held)
+        for digest, saying in [(it, each) for it, each in self._saying.items() if now >= each.at]:
+            if saying.said < REPEATS:
                 saying.said += 1
                 saying.at = now + self._context.config.reannounce_s * 2.0**saying.said
                 if self._is_missed(held[digest]):
@@ -381,15 +393,20 @@ class RegionalExchange:
         """Say hello a heartbeat after the last exchange of hellos, no matter which side began it. An answer says what a
         hello does. Who does not belong beside us is not greeted, and let go where it does not greet us either."""
         config, engine = self._context.config, self._context.engine
-        self._hello_at = {peer: at for peer, at in self._hello_at.items() if peer in self._bridges.table}
-        for peer, heard_at in list(self._bridges.table.items()):
+        table = self._bridges.table
+        if self._hello_at.keys() != table.keys():
+            self._hello_at = {peer: at for peer, at in self._hello_at.items() if peer in table}
+        kept, among = self._bridges.kept(), len(table)
+        for peer, heard_at in list(table.items()):
             greeted = self._bridges.greeted[peer]
-            if self._hello_at.get(peer, (float("-inf"), 0.0))[0] != greeted:
+            if self._hello_at.get(peer, _NEVER)[0] != greeted:
                 self._hello_at[peer] = greeted, greeted + config.heartbeat_s * engine.jitter()
+            if len(table) != among:  # one of those before it is gone
+                kept, among = self._bridges.kept(), len(table)
             if now > heard_at + config.silence_s:
                 engine.fell_silent(peer, now)
                 self._context.perform()
-            elif not self._bridges.keeps(peer):
+            elif peer not in kept:
                 self._let_go(peer, now)
             elif now >= self._hello_at[peer][1]:
                 self._hello_at[peer] = greeted, now + config.heartbeat_s * engine.jitter()

@@ -1,6 +1,8 @@
 """Which members of other regions stay connected: those of which one side belongs beside the other."""
 
+import random
 from collections.abc import Callable, Collection
+from itertools import count
 
 from gossip_samples import SCOPE
 from gossip_swarm import identity
@@ -21,7 +23,7 @@ def region_of(peer: PeerId) -> str:
 
 
 def made(is_met: Callable[[PeerId], bool] = lambda peer: True, west: Collection[PeerId] = WEST) -> Bridges:
-    it = Bridges(ME, SCOPE, LAYOUT, region_of, is_met)
+    it = Bridges(ME, SCOPE, LAYOUT, region_of, is_met, count().__next__)
     it.look_round([*EAST, *west], lambda peer: True)
     return it
 
@@ -98,3 +100,43 @@ def test_newcomers_whose_keys_stand_next_to_ours_do_not_end_what_was_there_befor
     assert it.wanted == {NEXT}
     assert it.keeps(first)
     assert not it.keeps(second)
+
+
+def kept_by_the_rule(it: Bridges, region_of: Callable[[PeerId], str]) -> set[PeerId]:
+    """As `keeps` says it, of each by itself."""
+    first = next((peer for peer in it.table if peer not in it.wanted), None)
+    kept = set()
+    for peer in it.table:
+        there = [each for each in it.table if region_of(each) == region_of(peer)]
+        next_one = it.wanted.isdisjoint(there) and peer == nearest_after(ME, there, SCOPE)
+        if peer in it.wanted or peer == first or next_one:
+            kept.add(peer)
+    return kept
+
+
+def test_what_is_kept_is_as_the_rule_says_whoever_comes_goes_moves_or_is_met_meanwhile():
+    rng, labels, met, changes = random.Random(1), ("east", "west", "north"), set[PeerId](), count()
+    peers, now = WEST[:24], 0
+    regions = {peer: rng.choice(labels[1:]) for peer in peers} | dict.fromkeys([ME, *EAST], "east")
+    layout = RegionLayout(own="east", regions=labels)
+    it = Bridges(ME, SCOPE, layout, regions.__getitem__, met.__contains__, lambda: now)
+    dropped = 0
+    for _ in range(600):
+        peer = rng.choice(peers)
+        match rng.randrange(6):
+            case 0 | 1:
+                it.admit(peer, float(next(changes)))
+            case 2:
+                it.lose(peer)
+            case 3:
+                regions[peer] = rng.choice(labels)
+            case 4:
+                it.look_round([*EAST, *rng.sample(peers, 12)], lambda peer: True)
+            case 5:
+                met.symmetric_difference_update({rng.choice(EAST)})
+                now = next(changes)
+        kept = kept_by_the_rule(it, regions.__getitem__)
+        assert it.kept() == kept == {peer for peer in it.table if it.keeps(peer)}
+        assert it.met() == {each for each in it.members_of("east") if each == ME or each in met}
+        dropped += len(it.table) - len(kept)
+    assert dropped > 100

@@ -1,6 +1,7 @@
 """The table of regions' models, without a network: what is taken in, what counts, and what is fetched next."""
 
 from dataclasses import dataclass, field
+from itertools import count
 
 import pytest
 from gossip_swarm import RUN, identity
@@ -41,7 +42,7 @@ class Table:
     west: list[PeerId] = field(default_factory=lambda: list(WEST))
 
     def __post_init__(self) -> None:
-        self.bridges = Bridges(ME, SCOPE, LAYOUT, self._region_of, self._is_met)
+        self.bridges = Bridges(ME, SCOPE, LAYOUT, self._region_of, self._is_met, count().__next__)
         self.models = RegionalModels(ME, SCOPE, self.bridges, self.f, self._standing)
         self.meet()
 
@@ -231,7 +232,7 @@ def test_our_own_regions_model_is_not_fetched_from_another_region() -> None:
 
 
 def test_a_flat_swarm_and_other_regions_are_not_listened_to() -> None:
-    bridges = Bridges(ME, SCOPE, RegionLayout(), lambda peer: "west", lambda peer: True)
+    bridges = Bridges(ME, SCOPE, RegionLayout(), lambda peer: "west", lambda peer: True, lambda: 0)
     flat = RegionalModels(ME, SCOPE, bridges, 1, lambda peer: RecordTrust.VERIFIED)
     model = statement(WEST[0], 8, b"x")
     assert flat.hear(digest_of(model.raw), model, WEST[0], 0.0)[0] is RegionalVerdict.ELSEWHERE
@@ -281,5 +282,5 @@ def test_a_link_of_an_unknown_signer_is_of_where_it_came_from() -> None:
     assert it.bridges.is_from_elsewhere(WEST[0], EAST[0])
     assert it.bridges.is_from_elsewhere(stranger, WEST[0])
     assert not it.bridges.is_from_elsewhere(stranger, EAST[0])
-    flat = Bridges(ME, SCOPE, RegionLayout(), lambda peer: None, lambda peer: True)
+    flat = Bridges(ME, SCOPE, RegionLayout(), lambda peer: None, lambda peer: True, lambda: 0)
     assert not flat.is_from_elsewhere(stranger, WEST[0])
