@@ -49,7 +49,7 @@ from gossip.regions.regional_inbox import RegionalInbox
 from gossip.regions.regional_models import RegionalModels
 from gossip.regions.residency import Residency
 from gossip.updates.announced_pauses import AnnouncedPauses, pause_request
-from gossip.updates.audits import Heard, LinkAudit
+from gossip.updates.audits import LOG_SHARE, LOG_SHARE_OF_REGION, Heard, LinkAudit
 from gossip.updates.broadcast_validator import BroadcastValidator
 from gossip.updates.exchange_times import ExchangeTimes
 from gossip.updates.hash_chain import EquivocationError, Verdict
@@ -173,7 +173,7 @@ class Engine:
         self._run = run
         self._rng = rng
         self._seen = Seen(MAX_SEEN)
-        self._audit = LinkAudit()
+        self._audit = LinkAudit(LOG_SHARE_OF_REGION if layout.own else LOG_SHARE)
         self._validator = BroadcastValidator(self.peer_scores, self._roles, self.offence)
         self._regional_inbox = RegionalInbox(
             self.regional_models,
@@ -231,7 +231,8 @@ class Engine:
             return False
         name = digest_of(data)
         if self.regional_models.has_it(name, forwarder):
-            self._actions.add(WakeRegional())
+            if self.regional_models.is_awaited(name):
+                self._actions.add(WakeRegional())
             return False
         signer = self._seen.signer(name)
         if signer is not None:
@@ -255,7 +256,8 @@ class Engine:
 
     def uninterested(self, data: bytes) -> frozenset[PeerId]:
         """Return the connected members of other regions to which a broadcast is of no use: a link that we pass on, and
-        a model of a region that is not beside theirs. Of our own links they read the round."""
+        a model of a region that is not beside theirs. Of our own links they read the round. A model that is said again
+        is of no use to who has said it too."""
         if not self.bridges.own:
             return frozenset()
         name = digest_of(data)
@@ -263,7 +265,8 @@ class Engine:
         if region is None and self._seen.signer(name) in (None, self.me):
             return frozenset()
         elsewhere = (peer for peer in self._connections.peers if not self.bridges.is_ours(peer))
-        return frozenset(peer for peer in elsewhere if region is None or not self.bridges.is_needed(region, peer))
+        without = frozenset(peer for peer in elsewhere if region is None or not self.bridges.is_needed(region, peer))
+        return without | self.regional_models.have_heard(name)
 
     def _on_broadcast_link(self, forwarder: PeerId, link: UpdateHeader, now: float) -> bool:
         if link.peer == self.me:
@@ -407,6 +410,7 @@ class Engine:
         self._roles.lose(peer)
         self.bridges.lose(peer)
         self._hello_records.forget(peer)
+        self.regional_models.lose(peer)
         self.mesh.vanish(peer, "the connection is lost", now)
 
     def heard(self, peer: PeerId, now: float) -> None:

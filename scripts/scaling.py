@@ -85,7 +85,7 @@ def measured(
             ledger = ControlLedger()
             end_s = (rounds - 1) * ROUND_S
             played = play(load_scenario(path), tap=ledger)
-            costs = steady_costs(played, begin_s=begin_s, end_s=end_s, ledger=ledger)
+            costs = steady_costs(played, begin_s=begin_s, end_s=end_s, ledger=ledger, in_regions=regions > 1)
             yield {
                 "mode": "faithful",
                 "nodes": nodes,

@@ -45,14 +45,14 @@ REMINDED: Final = 2
 """Records in a hello of those that a neighbour was told before: it may have dropped one since. Eight neighbours that
 say hello every ten seconds, and are answered, bring all of 256 again in a few minutes."""
 
-OF_OTHERS: Final = 8
-"""New records in a hello, in a run with regions, beside those of members that the receiver belongs beside: a region of
-a thousand is known as soon as it need be, and a hello costs the same in every swarm. 25 partners that tell so many each
-bring 250 records in a quarter of a minute, if each tells others, and in some minutes otherwise. Chosen."""
-
-OF_FAR_REGIONS: Final = 2
-"""New records in a hello of members of regions that the receiver hears nothing of: it needs them to bring together who
-asks, and no more."""
+OF_OWN_REGION: Final = 4
+OF_REGIONS_BESIDE: Final = 1
+OF_FAR_REGIONS: Final = 1
+"""New records in a hello, in a run with regions, beside those of members that the receiver belongs beside: of its own
+region, of those beside that, and of all others, which it needs to bring together who asks. So a hello costs the same in
+every swarm. Eight neighbours and as many members of other regions say some two and a half a second: they tell of a
+region of fifty in half a minute, and of 250 members of others in some minutes, though most tell what others have told.
+Chosen."""
 
 FORMAT: Final = 1
 """Version of the format of `dump`."""
@@ -219,13 +219,11 @@ class PeerStore:
         told: Container[Digest] = frozenset(),
         regions: Container[str] | None = None,
         first: Callable[[Iterable[PeerId]], Iterable[PeerId]] = nobody_first,
-        most_others: int = MAX_HELLO_RECORDS,
     ) -> tuple[bytes, ...]:
         """Return signed records to send to `without`, verified ones only: at most MAX_HELLO_RECORDS. Where there are
         more, those that it belongs beside come first; the others are drawn, network by network. Of those that it was
-        `told` already, by digest, REMINDED are drawn at most. `regions`: it needs members of these; of others it is
-        told OF_FAR_REGIONS at most. `first`: chooses more that it belongs beside. `most_others`: new records of members
-        that it does not belong beside."""
+        `told` already, by digest, REMINDED are drawn at most. `regions`: in a run with regions, its own and those
+        beside that. `first`: chooses more that it belongs beside."""
         others = {
             record.peer: record.raw for record in self.of_standing(RecordTrust.VERIFIED) if record.peer != without
         }
@@ -233,7 +231,7 @@ class PeerStore:
         drawn = in_turn(others, self.group_of, rng)
         reminded = [peer for peer in drawn if peer in known][:REMINDED]
         beside: list[PeerId] = []
-        if len(others) > min(most_others, MAX_HELLO_RECORDS) and rings is not None:
+        if rings is not None and (regions is not None or len(others) > MAX_HELLO_RECORDS):
             half = MAX_HELLO_RECORDS // 2
             most = share_of(half, len({self.group_of(peer) for peer in others}))
             region = self.region_of(without)
@@ -243,11 +241,13 @@ class PeerStore:
             drawn = list(dict.fromkeys([*beside, *drawn]))
         fresh = [peer for peer in drawn if peer not in known]
         if regions is not None:
-            far = [peer for peer in fresh if self._records[peer].region not in regions]
-            near = [peer for peer in fresh if self._records[peer].region in regions]
-            fresh = [*near, *far[:OF_FAR_REGIONS]]
-        rest = [peer for peer in fresh if peer not in beside]
-        fresh = [*(peer for peer in fresh if peer in beside), *rest[:most_others]]
+            rest = [(peer, self._records[peer].region) for peer in fresh if peer not in beside]
+            own = [peer for peer, region in rest if region == self.region_of(without)]
+            elsewhere = [(peer, region) for peer, region in rest if region != self.region_of(without)]
+            near = [peer for peer, region in elsewhere if region in regions]
+            far = [peer for peer, region in elsewhere if region not in regions]
+            needed = (peer for peer in fresh if peer in beside)
+            fresh = [*needed, *own[:OF_OWN_REGION], *near[:OF_REGIONS_BESIDE], *far[:OF_FAR_REGIONS]]
         fresh = fresh[: MAX_HELLO_RECORDS - len(reminded)]
         return tuple(others[peer] for peer in (*fresh, *reminded))
 

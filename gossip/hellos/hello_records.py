@@ -5,7 +5,7 @@ from functools import partial
 
 from gossip.core.ids import PeerId
 from gossip.core.messages import Hello
-from gossip.discovery.peerstore import OF_OTHERS, PeerStore
+from gossip.discovery.peerstore import PeerStore
 from gossip.discovery.record_exchange import RecordExchange
 from gossip.discovery.told_records import ToldPeers
 from gossip.regions.bridges import Bridges
@@ -43,9 +43,8 @@ class HelloRecords:
             without=peer,
             rings=rings,
             told=told.names(),
-            regions=self._bridges.needed_by(peer),
+            regions=self._bridges.needed_by(peer) or frozenset(),
             first=partial(self._bridges.next_to, peer),
-            most_others=OF_OTHERS,
         )
         told.add(records)
         return records

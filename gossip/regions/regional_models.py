@@ -97,6 +97,10 @@ class Announced:
     """From whom it is being fetched, and since when."""
     held: bool = False
     """Whether it still counts: it was not replaced, nor its author banned."""
+    said_by: set[PeerId] = field(default_factory=set)
+    """Who has said it, and has been connected ever since."""
+    repeated: bool = False
+    """Whether we have said it before, and say it again."""
     ranked: tuple[frozenset[PeerId], int] | None = None
     """Among which members of our region, and how many of them are to fetch it before us."""
 
@@ -158,13 +162,36 @@ class RegionalModels:
         announced = self._by_name.get(name)
         if announced is not None and len(announced.sources) < MAX_SOURCES:
             announced.sources.setdefault(peer, announced.heard_at)
+        if announced is not None and len(announced.said_by) < MAX_SOURCES:
+            announced.said_by.add(peer)
         return announced is not None
+
+    def is_awaited(self, name: Digest) -> bool:
+        """Return whether the model of a statement that is known is still to be fetched."""
+        announced = self._awaited.get(name)
+        return announced is not None and not announced.refused
 
     def region_of(self, name: Digest) -> str | None:
         """Return the region whose model a statement announces, by the digest of the whole statement; None where it is
         not known."""
         announced = self._by_name.get(name)
         return None if announced is None else announced.model.region
+
+    def have_heard(self, name: Digest) -> frozenset[PeerId]:
+        """Return who has no use for a statement that is said again: those that have said it, and so have its blob. They
+        have heard us say it once, most of them. Nobody, where it is said for the first time."""
+        announced = self._by_name.get(name)
+        return frozenset(announced.said_by) if announced is not None and announced.repeated else frozenset()
+
+    def lose(self, peer: PeerId) -> None:
+        """Note that a connection is lost: when the peer is back, it may be another process, which has nothing."""
+        for announced in self._by_name.values():
+            announced.said_by.discard(peer)
+
+    def say_again(self, statement: Digest) -> None:
+        """Note that a statement, named by the digest of its model, is said again from now on."""
+        for announced in self._by_name.values():
+            announced.repeated = announced.repeated or announced.model.digest == statement
 
     def sources_of(self, statement: Digest) -> KeysView[PeerId]:
         """Return who has said a statement, named by the digest of its model."""
@@ -192,7 +219,7 @@ class RegionalModels:
         round, at = self._whole.get(model.region, (-1, now))
         if (model.round < round and now < at + OUTDATED_S) or not self._pace.take(model.peer, now, _cost(model)):
             return RegionalVerdict.OLD, b""
-        self._add(name, Announced(model, now, {forwarder: now}))
+        self._add(name, Announced(model, now, {forwarder: now}, said_by={forwarder}))
         return RegionalVerdict.NEWS, b""
 
     def add_own(self, name: Digest, model: RegionalModel, payload: Payload, now: float) -> None:

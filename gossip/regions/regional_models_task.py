@@ -258,8 +258,13 @@ class RegionalExchange:
                 if not self._context.quiet():
                     self._fetch_some(nursery, now)
                 if not self._again:
-                    with trio.move_on_at(min(now + LOOK_S, max(now, self._models.next_at(now)))):
+                    with trio.move_on_at(self._next_look(now)):
                         await self._woken.wait()
+
+    def _next_look(self, now: float) -> float:
+        """Return when to look again where nothing wakes us: at the first of all that is due by itself."""
+        said_again = (it.at for it in self._saying.values() if it.said < REPEATS)
+        return min(now + LOOK_S, max(now, min([self._models.next_at(now), *said_again])))
 
     # -- fetching
 
@@ -366,6 +371,7 @@ class RegionalExchange:
                 saying.at = now + self._context.config.reannounce_s * 2.0**saying.said
                 if self._is_missed(held[digest]):
                     saying.last = now
+                    self._models.say_again(digest)
                     await self._context.transport.publish(held[digest].raw)
 
     def _note_newcomers(self, held: Mapping[Digest, RegionalModel]) -> None:

@@ -26,6 +26,10 @@ LOG_SHARE: Final = 2
 """Links of others cost a node as much in a round as so many times log2 n members' at most, and half as much at least.
 So up to 16 members all are passed on; a round has 40 of a thousand members', and 53 of ten thousand's."""
 
+LOG_SHARE_OF_REGION: Final = 1
+"""The same in a run with regions, of the members of one's own, which no link of another's enters: among up to a hundred
+members two histories come out at once, whatever is passed on. Chosen."""
+
 MAX_FOLLOWED: Final = 64
 LINKS_OF_FOLLOWED: Final = 32
 """Signers whose links are kept because they are or were neighbours, eight times the default degree, and how many of
@@ -50,10 +54,11 @@ SHOWN_PER_S: Final = 4 * BASES_PER_S
 neighbours were not all equally far."""
 
 
-def audit_every(members: int) -> int:
-    """Return k for a swarm of so many members: 1, or the least power of two with members / k <= LOG_SHARE log2 n."""
+def audit_every(members: int, share: int = LOG_SHARE) -> int:
+    """Return k for a swarm, or a region, of so many members: 1, or the least power of two with
+    members / k <= share log2 n."""
     k = 1
-    while members > LOG_SHARE * k * math.log2(max(2, members)):
+    while members > share * k * math.log2(max(2, members)):
         k *= 2
     return k
 
@@ -65,10 +70,10 @@ def phase_of(signer: PeerId) -> int:
     return int.from_bytes(hashlib.blake2b(signer.encode(), digest_size=4).digest(), "big")
 
 
-def goes_all_the_way(signer: PeerId, seq: int, members: int) -> bool:
+def goes_all_the_way(signer: PeerId, seq: int, members: int, share: int = LOG_SHARE) -> bool:
     """Return whether the link at this place of a chain is passed on by those who do not follow its signer. The first
     one is, so that who begins anew is seen by all."""
-    return seq == 0 or (seq + phase_of(signer)) % audit_every(members) == 0
+    return seq == 0 or (seq + phase_of(signer)) % audit_every(members, share) == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +91,11 @@ class Heard:
 
 
 class LinkAudit:
-    """The newest links of each signer that was heard, and what they prove."""
+    """The newest links of each signer that was heard, and what they prove. `share`: how many links of others go all
+    the way, in log2 n."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: int = LOG_SHARE) -> None:
+        self._share = share
         self._followed = _Histories(MAX_FOLLOWED, LINKS_OF_FOLLOWED)
         self._heard = _Histories(MAX_HEARD, LINKS_OF_HEARD)
         self._bases = KeyedTokenBucket(burst=BASES_BURST, per_s=BASES_PER_S)
@@ -121,13 +128,14 @@ class LinkAudit:
             if newest is not None and link.epoch < newest.epoch:
                 late = link.seq > 0 and self._shown.take(link.peer, now)  # its base has gone all the way already
                 return Heard(passes=late, late=late)
-            return Heard(passes=goes_all_the_way(link.peer, link.seq, members))
+            return Heard(passes=goes_all_the_way(link.peer, link.seq, members, self._share))
         if not self._bases.take(link.peer, now):
             return Heard(too_soon=True)
         history.add(link)
         # What goes all the way is known everywhere. Strangers show too: who is beside a neighbour has seen the rest.
-        untold = link.peer in self._followed or not goes_all_the_way(newest.peer, newest.seq, members)
-        return Heard(shows=(newest,) if untold else (), passes=goes_all_the_way(link.peer, link.seq, members))
+        untold = link.peer in self._followed or not goes_all_the_way(newest.peer, newest.seq, members, self._share)
+        passes = goes_all_the_way(link.peer, link.seq, members, self._share)
+        return Heard(shows=(newest,) if untold else (), passes=passes)
 
     def _history(self, signer: PeerId, follows: bool) -> "_History":
         """A signer's links; those of one that becomes a neighbour are taken over."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from gossip.updates.audits import audit_every
+from gossip.updates.audits import LOG_SHARE, LOG_SHARE_OF_REGION, audit_every
 from node.simulation.control_ledger import ControlLedger, control_of
 from node.simulation.twin import Played
 
@@ -32,10 +32,16 @@ class NodeCosts:
 
 
 def steady_costs(
-    played: Played, *, begin_s: float = SETTLED_S, end_s: float, ledger: ControlLedger | None = None
+    played: Played,
+    *,
+    begin_s: float = SETTLED_S,
+    end_s: float,
+    ledger: ControlLedger | None = None,
+    in_regions: bool = False,
 ) -> NodeCosts:
     """Return the costs between two virtual seconds, by kind where a ledger was kept. ValueError where the run has not
     so many."""
+    share_of_links = LOG_SHARE_OF_REGION if in_regions else LOG_SHARE
     seconds = sorted(played.steps_by_second.keys() & played.twin.sent.keys())
     within = [second for second in seconds if begin_s <= second <= end_s]
     if len(within) < 2:
@@ -51,7 +57,7 @@ def steady_costs(
         wake_ups=(played.steps_by_second[last] - played.steps_by_second[first]) * share,
         control_bytes=(sent - payload - sent_before + payload_before) * share,
         by_kind={kind: size * share for kind, size in control_of(kinds, payload - payload_before).items()},
-        audits=dict(sorted(Counter(map(audit_every, played.twin.believed[last])).items())),
+        audits=dict(sorted(Counter(audit_every(each, share_of_links) for each in played.twin.believed[last]).items())),
     )
 
 

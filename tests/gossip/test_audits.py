@@ -27,6 +27,7 @@ from gossip.updates.audits import (
     LINKS_OF_FOLLOWED,
     LINKS_OF_HEARD,
     LOG_SHARE,
+    LOG_SHARE_OF_REGION,
     MAX_FOLLOWED,
     MAX_HEARD,
     SHOWN_BURST,
@@ -61,6 +62,12 @@ def test_links_of_others_a_round_grow_with_the_logarithm_of_the_swarm(members):
     others = members / audit_every(members)
     assert others <= LOG_SHARE * math.log2(members)
     assert others > LOG_SHARE / 2 * math.log2(members) or audit_every(members) == 1
+
+
+@pytest.mark.parametrize(("members", "k"), [(1, 1), (4, 2), (5, 4), (10, 4), (20, 8), (50, 16), (1000, 128)])
+def test_of_ones_own_region_fewer_links_go_all_the_way(members, k):
+    assert audit_every(members, LOG_SHARE_OF_REGION) == k
+    assert audit_every(members, LOG_SHARE_OF_REGION) % audit_every(members) == 0
 
 
 @pytest.mark.parametrize("members", thorough_but({100, 1000}, [100, 1000, 10_000]))

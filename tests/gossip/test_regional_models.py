@@ -284,3 +284,37 @@ def test_a_link_of_an_unknown_signer_is_of_where_it_came_from() -> None:
     assert not it.bridges.is_from_elsewhere(stranger, EAST[0])
     flat = Bridges(ME, SCOPE, RegionLayout(), lambda peer: None, lambda peer: True, lambda: 0)
     assert not flat.is_from_elsewhere(stranger, WEST[0])
+
+
+def test_a_model_that_is_said_again_is_of_no_use_to_who_has_said_it() -> None:
+    it = Table()
+    _, model = it.hear(WEST[0], 8)
+    name = digest_of(model.raw)
+    it.models.has_it(name, EAST[0])
+    assert not it.models.have_heard(name), "who says it first tells all that it has the blob"
+    it.models.say_again(model.digest)
+    assert it.models.have_heard(name) == {WEST[0], EAST[0]}
+    it.models.has_it(name, EAST[1])
+    assert it.models.have_heard(name) == {WEST[0], *EAST[:2]}
+    assert not it.models.have_heard(digest_of(b"unknown"))
+    it.models.lose(EAST[0])
+    assert it.models.have_heard(name) == {WEST[0], EAST[1]}, "who is back may be another process, which has nothing"
+    assert EAST[0] in it.models.sources_of(model.digest)
+
+
+def test_who_says_a_model_is_of_interest_until_it_is_here_or_refused() -> None:
+    it = Table()
+    _, model = it.hear(WEST[0], 8)
+    _, refused = it.hear(WEST[1], 8)
+    names = [digest_of(each.raw) for each in (model, refused)]
+    assert all(map(it.models.is_awaited, names))
+    it.models.refuse(WEST[1], "west", 8)
+    it.models.fetched(it.found(model), payload_of(WEST[0].encode()), 1.0)
+    assert not any(map(it.models.is_awaited, names))
+    assert not it.models.next_fetches(1000.0, [*EAST, *WEST])
+    it.models.refuse(WEST[0], "west", 8)
+    assert not any(map(it.models.is_awaited, names)), "what the runtime could not read is not fetched again"
+    _, dropped = it.hear(WEST[2], 8)
+    it.models.drop(held := it.found(dropped))
+    assert not it.models.is_awaited(digest_of(dropped.raw))
+    assert not it.models.holds(held)

@@ -29,7 +29,7 @@ from gossip.core.messages import (
     parse_manifest_answer,
 )
 from gossip.core.statements import parse_record, parse_regional, record_statement, regional_statement
-from gossip.discovery.peerstore import OF_FAR_REGIONS, OF_OTHERS, REMINDED, RecordTrust
+from gossip.discovery.peerstore import OF_FAR_REGIONS, OF_REGIONS_BESIDE, REMINDED, RecordTrust
 from gossip.engine import JITTER_LEAST, JITTER_MOST, Engine
 from gossip.hellos.places import Places
 from gossip.regions.region_draw import adjacent
@@ -473,11 +473,13 @@ async def test_a_hello_has_records_of_the_receivers_regions_and_of_a_few_others(
                 found = [region_of[peer] for peer in peers]
                 verified = [record.peer for record in engine.peerstore.of_standing(RecordTrust.VERIFIED)]
                 others = [peer for peer in verified if peer != other]
-                if len(others) > OF_OTHERS:
-                    beside += len(engine.bridges.next_to(other, others))
-                    assert {*engine.bridges.next_to(other, others)} <= {*peers}
+                next_to = {*engine.bridges.next_to(other, others)}
+                beside += len(next_to)
+                assert next_to <= {*peers}
                 told += len(found)
+                rest = [region_of[peer] for peer in peers if peer not in next_to]
                 assert sum(label not in needed for label in found) <= OF_FAR_REGIONS
+                assert sum(label in needed - {region_of[other]} for label in rest) <= OF_REGIONS_BESIDE
                 assert {region_of[other]} < needed < set(labels)
         assert told
         assert beside

@@ -1,6 +1,7 @@
 import gc
 import random
 import tracemalloc
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -14,14 +15,15 @@ from gossip.core.digests import digest_of
 from gossip.core.envelope import open_envelope
 from gossip.core.errors import LocalError, Reason
 from gossip.core.identity import Identity
-from gossip.core.ids import PeerId
+from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import MAX_HELLO_RECORDS
 from gossip.core.statements import PeerRecord, parse_record
 from gossip.discovery.peerstore import (
     MAX_RECORDS,
     NEAR_DEPTH,
     OF_FAR_REGIONS,
-    OF_OTHERS,
+    OF_OWN_REGION,
+    OF_REGIONS_BESIDE,
     REMINDED,
     PeerStore,
     RecordTrust,
@@ -165,29 +167,35 @@ def test_a_neighbour_is_told_of_a_record_once_and_reminded_of_a_few():
     assert len(neighbour.told) == MAX_TOLD
 
 
-def test_who_needs_to_know_two_regions_is_told_of_these_and_of_a_few_others():
+def test_of_its_own_region_one_is_told_most_and_of_regions_that_it_does_not_hear_few():
     it = PeerStore()
-    for n in range(60):
+    for n in range(90):
         verified(it, str(n), ("east", "west", "far")[n % 3])
-    told = it.sample(random.Random(1), without=PeerId("me"), regions={"east", "west"})
-    of_far = [raw for raw in told if int(raw) % 3 == 2]
-    assert len(of_far) == 0, "there are more of the regions that it needs than a hello holds"
-    near = {str(n).encode() for n in range(60) if n % 3 < 2}
-    heard = {digest_of(raw) for raw in near}
-    told = it.sample(random.Random(1), without=PeerId("me"), told=heard, regions={"east", "west"})
-    assert sum(int(raw) % 3 == 2 for raw in told) == OF_FAR_REGIONS
-    assert len(told) == OF_FAR_REGIONS + REMINDED
+    verified(it, "me", "east")
+
+    def counts(told: frozenset[Digest] = frozenset()) -> list[int]:
+        found = it.sample(random.Random(1), without=PeerId("me"), told=told, regions={"east", "west"})
+        return [sum(int(raw) % 3 == region for raw in found) for region in range(3)]
+
+    assert counts() == [OF_OWN_REGION, OF_REGIONS_BESIDE, OF_FAR_REGIONS]
+    known = frozenset(digest_of(str(n).encode()) for n in range(90) if n % 3 == 0)
+    assert counts(known) == [REMINDED, OF_REGIONS_BESIDE, OF_FAR_REGIONS], "others do not fill up"
 
 
 def test_of_those_that_it_does_not_belong_beside_it_is_told_a_few_at_a_time_and_in_the_end_all():
     it, told, rng = PeerStore(), ToldRecords(), random.Random(1)
     for n in range(200):
-        verified(it, str(n))
+        verified(it, str(n), "east")
     rings, beside = Rings(PeerId("me"), SCOPE, 8), ["7", "8"]
 
     def hello() -> list[str]:
         found = it.sample(
-            rng, without=PeerId("0"), rings=rings, told=told.names(), first=lambda peers: beside, most_others=OF_OTHERS
+            rng,
+            without=PeerId("0"),
+            rings=rings,
+            told=told.names(),
+            first=lambda peers: beside,
+            regions={"east"},
         )
         told.add(found)
         return [raw.decode() for raw in found]
@@ -195,11 +203,11 @@ def test_of_those_that_it_does_not_belong_beside_it_is_told_a_few_at_a_time_and_
     on_rings = rings.beside(PeerId("0"), [str(n) for n in range(1, 200)], NEAR_DEPTH)
     first = hello()
     assert {*on_rings, *beside} < {*first}
-    assert len(first) == len({*on_rings, *beside}) + OF_OTHERS
+    assert len(first) == len({*on_rings, *beside}) + OF_OWN_REGION
     heard = {*first}
-    for _ in range(25):
+    for _ in range(50):
         more = {*hello()}
-        assert len(more - heard) <= OF_OTHERS
+        assert len(more - heard) <= OF_OWN_REGION
         heard |= more
     assert heard == {str(n) for n in range(1, 200)}
 
@@ -279,3 +287,26 @@ def test_a_peers_file(tmp_path):
     assert addresses_in(path) == ["/memory/1/p2p/x", "/memory/2/p2p/y"]
     path.write_bytes(b"\xff\xfe")
     assert len(addresses_in(path)) == 1
+
+
+def test_it_counts_whenever_it_changes_whom_we_have_met():
+    it, rng, seen = PeerStore(), random.Random(1), Counter[str]()
+    names = [str(n) for n in range(40)]
+
+    def met() -> set[str]:
+        return {name for name in names if it.standing(PeerId(name)) >= RecordTrust.FIRST_HAND}
+
+    for turn in range(600):
+        before, count, peer = met(), it.met_changes, rng.choice(names)
+        match rng.randrange(8):
+            case 0:
+                it.forget(PeerId(peer))
+            case 1:
+                it.reached(PeerId(peer), f"/memory/{peer}/p2p/{peer}")
+            case each:
+                moved = replace(made_up(peer), epoch=turn, addresses=(f"/memory/{turn % 3}/p2p/{peer}",))
+                it.learn(moved, first_hand=each > 4)
+        if met() != before:
+            assert it.met_changes > count
+            seen["come" if met() > before else "gone"] += 1
+    assert min(seen["come"], seen["gone"]) > 50

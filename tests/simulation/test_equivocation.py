@@ -6,7 +6,7 @@ from sizes import thorough_but
 from gossip.core.envelope import Scope
 from gossip.core.ids import PeerId, RunId, SwarmId
 from gossip.discovery.topology import Rings
-from gossip.updates.audits import audit_every
+from gossip.updates.audits import LOG_SHARE_OF_REGION, audit_every
 from node.simulation.equivocation import AWAY_ROUNDS, EquivocationModel, Lie
 from node.simulation.large.ring_graph import RingGraph
 
@@ -16,6 +16,15 @@ from node.simulation.large.ring_graph import RingGraph
 def test_up_to_a_hundred_members_compare_at_once_whatever_k_is(nodes: int, lie: Lie) -> None:
     for seed in range(3):
         found = EquivocationModel(nodes, seed).play(lie, 4)
+        assert (found.first, found.all) == (1, 1), seed
+
+
+@pytest.mark.parametrize("lie", Lie)
+def test_members_of_a_region_compare_at_once_though_fewer_links_go_all_the_way(lie: Lie) -> None:
+    every = audit_every(64, LOG_SHARE_OF_REGION)
+    assert every > audit_every(64)
+    for seed in range(3):
+        found = EquivocationModel(64, seed, every=every).play(lie, 4)
         assert (found.first, found.all) == (1, 1), seed
 
 
