@@ -108,10 +108,15 @@ class RunWatch:
         if size is None or size == self._micro_batch:
             return
         self._micro_batch = size
-        whole = self._state.config.train.batch_size
+        if self._state.config.privacy.privatizer == "example":  # how many a step has is told to nobody
+            at_a_time = f"at most {size} of the examples that a step draws"
+            instead = f"privacy.chunk={size} says"
+        else:
+            at_a_time = f"{size} of a batch's {self._state.config.train.batch_size} examples"
+            instead = f"train.batch_size={size} and train.grad_accumulation say"
         message = (
-            f"out of memory: {size} of a batch's {whole} examples now go through the model at a time, with the same "
-            f"gradient, more slowly; train.batch_size={size} and train.grad_accumulation say so from the start"
+            f"out of memory: {at_a_time} now go through the model at a time, with the same gradient, more slowly; "
+            f"{instead} so from the start"
         )
         self._journal.emit(WarningEvent(message=message, about="micro_batch"))
 

@@ -96,16 +96,25 @@ class MicroBatch:
     def halve(self, error: Exception, batch: Batch) -> None:
         """Take half as many examples at a time from now on: `batch` did not fit. Raise `error` where it is no want of
         memory, or this batch cannot be cut; TaskFaultError where one example alone does not fit."""
-        if not faults.lacks_memory(error):
-            raise error
         examples = None if whole_batches(self._task) else examples_in(batch)
         if examples is None:
             raise error
-        now = examples if self.size is None else min(self.size, examples)
-        if now <= 1:
-            what = error.message if isinstance(error, TaskFaultError) else faults.out_of_memory(error)
-            raise TaskFaultError(f"{what}, with one example at a time", ONE_AT_A_TIME) from error
-        self.size = now // 2
+        self.halve_from(examples if self.size is None else min(self.size, examples), error)
+
+    def halve_from(self, now: int, error: Exception) -> None:
+        """Take half of `now` examples at a time from now on, as `half_of`."""
+        self.size = half_of(now, error)
+
+
+def half_of(now: int, error: Exception) -> int:
+    """Return half of `now` examples, which did not fit. Raise `error` where it is no want of memory; TaskFaultError
+    where one example alone does not fit."""
+    if not faults.lacks_memory(error):
+        raise error
+    if now <= 1:
+        what = error.message if isinstance(error, TaskFaultError) else faults.out_of_memory(error)
+        raise TaskFaultError(f"{what}, with one example at a time", ONE_AT_A_TIME) from error
+    return now // 2
 
 
 @contextmanager

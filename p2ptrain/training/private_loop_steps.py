@@ -112,7 +112,8 @@ class PrivateLoopSteps:
         self._filled = False
         self._check_model(examples)
         sums = [(self._gradient_d, self._places)]
-        fill_private_gradient_(sums, examples.gradients_at, examples.draws, self.allowance, self._privacy)
+        made = examples.gradients_at, examples.draws, self.allowance, self._privacy
+        fill_private_gradient_(sums, *made, machine=examples.machine)
         for (_, parameter), part in zip(self._named, self._parts(), strict=True):
             parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(part)
         self._filled = True
@@ -184,7 +185,7 @@ class LoopExamples:
         self, model: nn.Module, machine: Machine, loss: Loss, examples_at: ExamplesAt, draws: PoissonDraws
     ) -> None:
         self.draws = draws
-        self._model, self._machine, self._loss, self._examples_at = model, machine, loss, examples_at
+        self._model, self.machine, self._loss, self._examples_at = model, machine, loss, examples_at
         self._gradients = ExampleGradients(loss, model, machine)
         self._untrained = _untrained(model)
         self._modes: Sequence[bool] = ()
@@ -206,7 +207,7 @@ class LoopExamples:
             )
 
     def _compare(self) -> None:
-        check_example_gradients(self._loss, self._model, self._machine, self._batch(compared(self.draws.count)))
+        check_example_gradients(self._loss, self._model, self.machine, self._batch(compared(self.draws.count)))
         self._modes = _modes(self._model)
 
     def _batch(self, numbers: list[int]) -> Batch:

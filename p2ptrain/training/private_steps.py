@@ -13,6 +13,7 @@ from p2ptrain.tasks.calling import calling
 from p2ptrain.training.example_gradients import ExampleGradients, Gradients, can_autocast, check_example_gradients
 from p2ptrain.training.flat import FlatParameters
 from p2ptrain.training.machine import Machine
+from p2ptrain.training.micro_batch import MicroBatch
 from p2ptrain.training.private_gradient import PoissonDraws, compared, fill_private_gradient_
 from p2ptrain.training.private_training import PrivateTraining
 
@@ -20,7 +21,8 @@ from p2ptrain.training.private_training import PrivateTraining
 class PrivateSteps:
     """Makes the gradients of a trainer whose model has the parameters `flats`: those that members share, and a node's
     own (`train.local`), which are clipped and noised together. TaskError, in one line, for a task whose
-    examples cannot be told apart, or have no gradients of their own. `batch_size` is what a step has otherwise."""
+    examples cannot be told apart, or have no gradients of their own. `micro`: examples at a time, halved where memory
+    runs out. `batch_size` is what a step has otherwise."""
 
     def __init__(
         self,
@@ -30,6 +32,7 @@ class PrivateSteps:
         machine: Machine,
         shard: Shard,
         privacy: PrivateTraining,
+        micro: MicroBatch,
         *,
         batch_size: int,
     ) -> None:
@@ -45,7 +48,7 @@ class PrivateSteps:
             )
         self._task, self._flats, self._machine, self._shard = task, flats, machine, shard
         self._examples: HasExamples = task
-        self._privacy = privacy
+        self._privacy, self._micro = privacy, micro
         with calling(task, "example_count"):
             count = task.example_count(shard)
         if count < 1:
@@ -66,13 +69,19 @@ class PrivateSteps:
     def gradient_(self) -> None:
         """Make the gradient of one step in the flat buffers. Raises BudgetSpentError, with nothing drawn."""
         sums = [(flat.grad_d, flat.places) for flat in self._flats]
-        fill_private_gradient_(sums, self._gradients_at, self.draws, self.allowance, self._privacy)
+        made = self._gradients_at, self.draws, self.allowance, self._privacy
+        fill_private_gradient_(sums, *made, machine=self._machine, fewer=self._fewer)
 
     def _gradients_at(self, numbers: list[int]) -> Gradients:
         with calling(self._task, "examples_at"):
             batch = self._examples.examples_at(self._shard, numbers)
         with calling(self._task, "loss"):
             return self._gradients(batch)
+
+    def _fewer(self, now: int, error: Exception) -> int:
+        self._micro.halve_from(now, error)
+        assert self._micro.size is not None
+        return self._micro.size
 
 
 def expected_tokens(task: Task) -> float:

@@ -596,6 +596,7 @@ class Trainer(Learner):
                 self.machine,
                 self.shard,
                 privacy,
+                self._micro,
                 batch_size=self.config.batch_size * self.config.grad_accumulation,
             )
         elif privacy.privatizer.unit in ("update", "sum"):

@@ -14,6 +14,7 @@ from p2ptrain import faults
 from p2ptrain.tasks import Batch
 from p2ptrain.tasks.digits import Digits
 from p2ptrain.training import Trainer
+from p2ptrain.training.example_gradients import ExampleGradients, Gradients
 
 LOST = "CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported"
 
@@ -44,6 +45,25 @@ async def test_a_batch_that_does_not_fit_is_told_of_once_and_the_run_goes_on(tmp
     assert "4 of a batch's 16 examples" in warning["message"]
     assert member.node.state.round == 3
     assert member.node.inner.trainer.skipped_steps == 0
+
+
+async def test_of_private_steps_the_chunk_that_fits_is_told(tmp_path, autojump_clock, monkeypatch):
+    gradients = ExampleGradients.__call__
+
+    def room_for_four(self: ExampleGradients, batch: Batch) -> Gradients:
+        if len(batch[1]) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return gradients(self, batch)
+
+    monkeypatch.setattr(ExampleGradients, "__call__", room_for_four)
+    async with swarm(tmp_path) as members:
+        private = {"privatizer": "example", "noise": 1.0, "clip": 1.0, "chunk": 32}
+        member = await members.start("a", train={"rounds": 3, "inner_steps": 2}, privacy=private)
+        await members.finished()
+    (warning,) = [each for each in member.told("warning") if each.get("about") == "micro_batch"]
+    assert "at most 4 of the examples that a step draws" in warning["message"]
+    assert "privacy.chunk=4 says so" in warning["message"]
+    assert member.node.state.round == 3
 
 
 @pytest.mark.parametrize("kind", [torch.AcceleratorError, RuntimeError])
