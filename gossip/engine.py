@@ -164,7 +164,7 @@ class Engine:
         self.outvoted_liars = False
         """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
         self.exchange_times = ExchangeTimes(self.neighbours)
-        self.traffic = Traffic(self.stats, self.publisher, self.neighbours, self.exchange_times)
+        self.traffic = Traffic(self.stats, self.publisher, self.neighbours, self.exchange_times, liars)
         self.layers = self.traffic.layers
         self._work = WorkLimit(self.neighbours.keys())
         self._identity = identity

@@ -4,7 +4,8 @@ An edge is averaged by as many layers as both its ends have. If each end chose f
 layers would carry one of each pair, all at once, and all would come late. So an edge gets a place by the request of
 either end, is then fetched and served at both, and keeps its place round after round. Who has no place left refuses.
 
-    a layer was late, here or at the neighbour's end     its edge loses the place, and so many places are left
+    a layer was late, here or at the neighbour's end     its edge loses the place
+    layers of more neighbours were late than may lie     as many places are left as edges have one
     all came with time to spare                          there are as many more as fit into what was to spare
     nothing came or went for RESTS_ROUNDS                its edge loses the place, and rests for as long
 
@@ -21,9 +22,9 @@ from gossip.updates.throughput import LEAST_S
 
 RESTS_ROUNDS: Final = 8
 """The most rounds of ours for which an edge has no place again that had a layer late, and for which its link gets no
-more places than are left: two, four and then eight, and two again once it has been in time for eight. So in the long
-run at most an eighth of the rounds have a transfer of it that is given up. Links are not counted: a liar makes as many
-as it likes."""
+more places than are left if those of more than `liars` neighbours were: two, four and then eight, and two again once it
+has been in time for eight. So in the long run at most an eighth of the rounds have a transfer of it that is given up.
+Links are not counted: a liar makes as many as it likes."""
 
 MARGIN: Final = 1.5
 """Times what a transfer takes that must be left for one more: those that share a link begin at unlike times."""
@@ -40,9 +41,11 @@ class _Moved:
 
 
 class LayerPlaces:
-    """The places of one node. `closings` is everywhere how many rounds of ours have begun to close."""
+    """The places of one node, of whose neighbours `liars` may lie. `closings` is everywhere how many rounds of ours
+    have begun to close."""
 
-    def __init__(self) -> None:
+    def __init__(self, liars: int = 0) -> None:
+        self._liars = liars
         self._depths: dict[PeerId, int] = {}
         """By neighbour: by how many layers the edge to it is refined."""
         self._most: dict[int, float] = {}
@@ -52,6 +55,8 @@ class LayerPlaces:
         self._given_at: dict[tuple[PeerId, int], int] = {}
         self._times_late: dict[tuple[PeerId, int], int] = {}
         self._rests: dict[tuple[PeerId, int], int] = {}
+        self._late: dict[int, dict[PeerId, int]] = {}
+        """By layer: whose was late since our newest update, and for how many rounds its edge rests."""
         self._moved: dict[int, dict[tuple[PeerId, Direction], _Moved]] = {}
         """By layer: the first transfer of each neighbour, each way, since our newest update. One that asks again, and
         as late as it likes, tells nothing of the link."""
@@ -87,8 +92,11 @@ class LayerPlaces:
         self._times_late[peer, layer] = before + 1
         rounds = min(RESTS_ROUNDS, 2 ** (before + 1))
         self.rest(peer, layer, closings + rounds)
-        self._most[layer] = self._count(layer)
-        self._grows_at[layer] = closings + rounds
+        late = self._late.setdefault(layer, {})
+        late[peer] = rounds
+        if len(late) > self._liars:  # or one that gives up what it asks for would take all others' places
+            self._most[layer] = self._count(layer)
+            self._grows_at[layer] = closings + sorted(late.values(), reverse=True)[self._liars]
 
     def rest(self, peer: PeerId, layer: int, until: int) -> None:
         """Take back the places of a layer and of finer ones, and give none of this layer before such a closing."""
@@ -117,7 +125,7 @@ class LayerPlaces:
         seconds, at the speed of the fastest transfer of any."""
         self._take_back_unused(closings)
         moved = {layer: list(done.values()) for layer, done in self._moved.items()}
-        self._moved = {}
+        self._moved, self._late = {}, {}
         speed = max((it.size / it.seconds for done in moved.values() for it in done), default=0.0)
         for layer, done in moved.items():
             if self._grows_at.get(layer, 0) <= closings:

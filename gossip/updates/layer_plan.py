@@ -48,9 +48,9 @@ class _Refined:
 
 
 class LayerPlan:
-    """Decides for the peers in `neighbours`; those that have left are forgotten."""
+    """Decides for the peers in `neighbours`, of which `liars` may lie; those that have left are forgotten."""
 
-    def __init__(self, neighbours: Mapping[PeerId, Neighbour], speeds: Throughput) -> None:
+    def __init__(self, neighbours: Mapping[PeerId, Neighbour], speeds: Throughput, liars: int = 0) -> None:
         self._neighbours = neighbours
         self._speeds = speeds
         self._hidden_s = 0.0
@@ -60,7 +60,7 @@ class LayerPlan:
         self._took: dict[tuple[PeerId, int], tuple[int, float]] = {}
         """By neighbour and layer: bytes and seconds of the last transfer."""
         self._closings = 0
-        self._places = LayerPlaces()
+        self._places = LayerPlaces(liars)
         self._one_sided: dict[tuple[PeerId, int], int] = {}
         """By neighbour and layer: updates in a row that were refined by it at our end alone."""
         self._sent: dict[PeerId, int] = {}

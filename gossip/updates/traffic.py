@@ -21,13 +21,14 @@ class Traffic:
         publisher: Publisher,
         neighbours: Mapping[PeerId, Neighbour],
         exchange_times: ExchangeTimes,
+        liars: int,
     ) -> None:
         self._stats = stats
         self._publisher = publisher
         self._neighbours = neighbours
         self.speeds = Throughput(neighbours)
         self._exchange_times = exchange_times
-        self.layers = LayerPlan(neighbours, self.speeds)
+        self.layers = LayerPlan(neighbours, self.speeds, liars)
 
     def blob_fetched(self, seconds: float) -> None:
         """Note that a blob is here as a whole, so many seconds after the first request for it."""

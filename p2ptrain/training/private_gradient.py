@@ -7,7 +7,7 @@ noise alone, and a step like any other. The number that was drawn is told to nob
 
 Where memory runs out, the same draw is summed again from its first example, with half as many at a time. It is one
 draw, paid for once, and noise comes on the whole sum alone. What is halved is the number that is allowed, and not the
-number drawn: who is told of it learns whether a draw fitted, and not how many there were.
+number drawn: who reads of it learns whether a draw fitted, and not how many there were.
 """
 
 import math

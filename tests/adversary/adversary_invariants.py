@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
+from adversary_scenario import LAYERS
 from adversary_stage import Life, Stage
 
 from gossip.core.ids import PeerId
@@ -46,6 +47,10 @@ STEPS_SHARE: Final = 0.6
 """Of the steps of a clean run that an honest node does at least: fewer mean that it was made to hurry."""
 
 
+REFINED_SHARE: Final = 0.7
+"""Of the refinements that a node has of the other honest ones without hostile nodes."""
+
+
 @dataclass
 class Violations:
     """In the order in which they were seen, each once."""
@@ -66,12 +71,14 @@ class Violations:
 
 @dataclass(frozen=True)
 class Clean:
-    """What the same run comes to without hostile nodes. `company`: honest members of a round, in the mean."""
+    """What the same run comes to without hostile nodes. `company`: honest members of a round, in the mean. `refined`:
+    refinements that a node has of an honest neighbour as a round closes, in the mean."""
 
     loss: float
     seconds: float
     steps: int
     company: float
+    refined: float
 
 
 # -- while it goes on
@@ -198,6 +205,7 @@ def judge(stage: Stage, clean: Clean | None, seconds: float, found: Violations) 
         found.add("misled", line)
     if clean is not None:
         _company(stage, clean, found)
+        _refined(stage, clean, found)
         _loss(stage, clean, found)
         if seconds > clean.seconds * STRETCH + STRETCH_S:
             found.add("stretched", f"{seconds:.0f} s, and {clean.seconds:.0f} s without hostile nodes")
@@ -313,6 +321,29 @@ def mean_company(stage: Stage) -> float:
     """Of all honest trainers."""
     found = [there for life in stage.lives if life.role == "trainer" and (there := company_of(stage, life)) is not None]
     return fmean(found)
+
+
+def refined_of(stage: Stage, life: Life) -> float:
+    """How many refinements a node had of each of the other honest ones as its rounds closed, in the mean."""
+    honest = {str(peer) for peer in stage.honest_peers} - {str(life.peer)}
+    rounds = [event["layers"] or {} for event in life.member.told("round")]
+    return fmean(layers.get(peer, 0) for layers in rounds for peer in honest) if rounds and honest else 0.0
+
+
+def mean_refined(stage: Stage) -> float:
+    """Of all honest trainers."""
+    return fmean(refined_of(stage, life) for life in stage.lives if life.role == "trainer")
+
+
+def _refined(stage: Stage, clean: Clean, found: Violations) -> None:
+    """Edges between honest nodes have their refinements, whoever asks for those as well."""
+    for life in stage.lives:
+        if stage.scenario.kind in LAYERS and refined_of(stage, life) < REFINED_SHARE * clean.refined:
+            found.add(
+                "coarse",
+                f"{life.member.name} has {refined_of(stage, life):.2f} refinements of an honest node,"
+                f" of {clean.refined:.2f}",
+            )
 
 
 def _places(stage: Stage, found: Violations) -> None:

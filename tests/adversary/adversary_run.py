@@ -23,6 +23,7 @@ from adversary_invariants import (
     judge,
     mean_company,
     mean_loss,
+    mean_refined,
     steps_of,
 )
 from adversary_move import perform
@@ -87,7 +88,13 @@ def clean_run(scenario: Scenario) -> Clean:
     stage, seconds = _played(Plan(seed=0, scenario=scenario, moves=()), found, None)
     judge(stage, None, seconds, found)
     assert not found.lines, (scenario, found.lines)
-    return Clean(loss=mean_loss(stage), seconds=seconds, steps=steps_of(stage), company=mean_company(stage))
+    return Clean(
+        loss=mean_loss(stage),
+        seconds=seconds,
+        steps=steps_of(stage),
+        company=mean_company(stage),
+        refined=mean_refined(stage),
+    )
 
 
 def _played(plan: Plan, found: Violations, clean: Clean | None) -> tuple[Stage, float]:

@@ -57,7 +57,8 @@ there then."""
 LAYERS: Final = frozenset({"layers"})
 """And one more: updates have refinements, by REFINED_BY."""
 
-REFINED_BY: Final = "int8"
+REFINED_BY: Final = ("int4", "int8")
+"""Of the second there is one place at first, for which all compete."""
 
 LATE_REGION: Final = frozenset({"late_region"})
 """The first region has trained for some rounds when the members of the second one come, all at once."""
@@ -210,7 +211,7 @@ class Scenario:
         if self.kind == "residency":
             sync |= {"residency": {LABELS[0]: "nothing"}}
         if self.kind in LAYERS:
-            sync |= {"layers": [REFINED_BY]}
+            sync |= {"layers": list(REFINED_BY)}
         momentum = MOMENTUM if sync.get("strategy") == "des_loc" else 0.0
         return {
             "task": {"name": "adversary_task:LeastSquares"},

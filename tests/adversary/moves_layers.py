@@ -12,16 +12,17 @@ import torch
 import trio
 from adversary_move import Act, move
 from adversary_scenario import LAYERS, REFINED_BY, ROUND_S
-from hostile_peer import HeldBack
+from hostile_peer import PATIENCE_S, HeldBack, HostilePeer
 from moves_chains import LOOK_S, Vector, lie, new_epoch
 from trio import sleep
 
 from gossip.blobs.blob import blob_manifest_of
 from gossip.core.digests import digest_of
-from gossip.core.errors import GossipError
-from gossip.core.ids import Digest
+from gossip.core.errors import GossipError, Reason, RemoteError
+from gossip.core.ids import Digest, PeerId
 from gossip.core.messages import ManifestRequest
 from gossip.core.statements import Layer, UpdateHeader
+from gossip.session import open_session
 from p2ptrain import compress
 
 LIES = ("withheld", "forged", "short", "nonfinite", "huge", "flip", "codec", "many", "twin")
@@ -30,6 +31,13 @@ TIMES = ("just", "late", "torn", "flap", "some", "turns")
 """just: barely within the time that a round hides. late: after it. torn: half of them, in time. flap: of every second
 update at once, of the others late. some: to some of the honest at once, to the others late. turns: to one of the honest
 after the other."""
+
+ASKS = ("broken_off", "turns")
+"""broken_off: it asks for a refinement, and resets the stream before it has read anything. turns: so as well, and
+then it comes back as another, that has never been late."""
+
+ASKS_S: Final = 0.2
+"""Between two times that it asks: as often as it can be first."""
 
 SIZES: Final = (-4.0, 1.0, 100.0)
 """Of what an update leaves out, how much its refinement says: turned round, the truth, and as much as is shortened."""
@@ -42,7 +50,7 @@ def layers_of(act: Act, left_d: Vector) -> tuple[Layer, ...]:
     """The refinements that the next link names. `left_d`: what its update leaves out."""
     chain, variant = act.peer.chain, act.move.variant
     size = {"huge": 1e9, "flip": -4.0}.get(variant, 1.0)
-    payload = compress.get(REFINED_BY).encode(torch.from_numpy((size * left_d).astype(np.float32)))
+    payload = compress.get(REFINED_BY[0]).encode(torch.from_numpy((size * left_d).astype(np.float32)))
     if variant == "nonfinite":
         payload = np.float32(np.nan).tobytes() + payload[4:]
     if variant == "short":
@@ -51,7 +59,7 @@ def layers_of(act: Act, left_d: Vector) -> tuple[Layer, ...]:
     if variant == "forged":
         other = act.rng.randbytes(len(payload))
         chain.blobs[address] = blob_manifest_of(other), other
-    codec = "rotated+sign1" if variant == "codec" else REFINED_BY
+    codec = "rotated+sign1" if variant == "codec" else REFINED_BY[0]
     return (Layer(codec=codec, size=len(payload), address=address),) * (4 if variant == "many" else 1)
 
 
@@ -134,11 +142,50 @@ async def _serve(act: Act) -> None:
             if stage.running and told < stage.round < stage.scenario.rounds:
                 told, number = stage.round, number + 1
                 payload, left_d = _next(act)
-                refinement = compress.get(REFINED_BY).encode(torch.from_numpy((size * left_d).astype(np.float32)))
-                layer = Layer(codec=REFINED_BY, size=len(refinement), address=chain.hold(refinement))
+                refinement = compress.get(REFINED_BY[0]).encode(torch.from_numpy((size * left_d).astype(np.float32)))
+                layer = Layer(codec=REFINED_BY[0], size=len(refinement), address=chain.hold(refinement))
                 link = chain.extend(payload, round=told, codec=stage.scenario.compressor, layers=(layer,))
                 _hold_back(act, link, number)
                 await act.peer.tell(link.raw)
             await sleep(LOOK_S)
         nursery.cancel_scope.cancel()
         act.peer.held_back = {}
+
+
+async def _break_off(peer: HostilePeer, of: PeerId, layer: Digest) -> None:
+    """Ask for a refinement, and give it up on its way."""
+    with suppress(GossipError):
+        async with open_session(peer.transport, of, PATIENCE_S) as session:
+            await session.request(ManifestRequest(address=layer))
+            await sleep(ASKS_S)
+            raise RemoteError(Reason.UNAVAILABLE, "it does not want it any more")
+
+
+def _ask_for_all(act: Act, nursery: trio.Nursery) -> None:
+    """Ask the targets for all of their newest refinements, the finest first."""
+    for life in act.targets:
+        newest = life.member.node.service._engine.publisher.newest
+        for layer in () if newest is None else newest.body.layers[::-1]:
+            nursery.start_soon(_break_off, act.peer, life.peer, layer.address)
+
+
+@move("layers.places", seconds=(120, 220), variants=ASKS, speaks=("manifest", "link"), among=LAYERS)
+async def _places(act: Act) -> None:
+    """Take the places that the links of the honest have for refinements, and lose them again, so that others have
+    none."""
+    stage = act.stage
+    until, told, replaced_at = trio.current_time() + act.move.seconds, -1, trio.current_time()
+    await _begin(act)
+    async with trio.open_nursery() as nursery:
+        while trio.current_time() < until:
+            if stage.running and told < stage.round < stage.scenario.rounds:
+                told = stage.round
+                payload, _ = _next(act)
+                await act.peer.tell(act.peer.chain.extend(payload, round=told, codec=stage.scenario.compressor).raw)
+            _ask_for_all(act, nursery)
+            await sleep(ASKS_S)
+            if act.move.variant == "turns" and trio.current_time() > replaced_at + ROUND_S:
+                await stage.replace(act.number)
+                await _begin(act)
+                told, replaced_at = -1, trio.current_time()
+        nursery.cancel_scope.cancel()

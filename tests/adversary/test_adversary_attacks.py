@@ -11,10 +11,11 @@ from adversary_move import ALL, Move
 from adversary_plan import CROWD_FROM_S, Plan
 from adversary_run import play
 from adversary_scenario import Scenario
-from moves_layers import TIMES
+from moves_layers import ASKS, TIMES
 from sim_swarm import key_of
 from sizes import thorough_but
 
+from gossip.updates.layer_places import LayerPlaces
 from p2ptrain.sync.refinements import Refinements
 
 
@@ -144,8 +145,8 @@ def test_a_member_that_lies_to_newcomers_with_an_invite_misleads_none() -> None:
 
 # -- refinements
 
-NEVER_IN_A_ROUND = ("late", "torn", "turns")
-"""To nobody in time; `turns` to each of five in one round of five, and such an edge has no place for long."""
+NEVER_IN_A_ROUND = ("late", "torn")
+"""To nobody in time."""
 
 
 @pytest.mark.thorough
@@ -164,3 +165,18 @@ def test_refinements_held_back_in_any_way_gain_nothing(variant: str, monkeypatch
     scenario = Scenario(kind="layers", honest=5, f=1)
     holds(scenario, Move(kind="layers.serve", at=0.0, actor=ALL, variant=variant, amount=3, seconds=220.0))
     assert (1 in of_liar) == (variant not in NEVER_IN_A_ROUND)
+
+
+def _breaks_off(variant: str) -> Plan:
+    moves = (Move(kind="layers.places", at=0.0, actor=ALL, variant=variant, seconds=220.0),)
+    return Plan(seed=1, scenario=Scenario(kind="layers", honest=5, f=1), moves=moves)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("variant", ASKS)
+def test_who_breaks_refinements_off_takes_no_places_but_its_own(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where one neighbour's late ones alone take a link's places, the honest are left without refinements."""
+    assert not play(_breaks_off(variant)).violations
+    begin = LayerPlaces.__init__
+    monkeypatch.setattr(LayerPlaces, "__init__", lambda places, liars: begin(places, liars=0))
+    assert play(_breaks_off(variant)).names == ("coarse",)

@@ -117,6 +117,30 @@ def test_after_a_late_layer_there_are_as_many_places_as_edges_are_left_and_the_l
     assert places.admits(ONE, 1, 3), "of none one is tried"
 
 
+def test_of_as_many_late_ones_as_may_lie_the_others_places_are_not_bounded():
+    places = LayerPlaces(liars=1)
+    places.give(ONE, 1, 0)
+    places.late(ONE, 1, 0)
+    places.late(ONE, 1, 5)  # alone, and again
+    assert [places.admits(peer, 1, 5) for peer in (ONE, TWO, THREE)] == [False, True, True]
+    places.grow(0.7, 5)
+    places.late(TWO, 1, 5)
+    assert places.admits(THREE, 1, 5), "in another round"
+    places.late(THREE, 1, 5)
+    fourth = identity(4).peer_id
+    assert [places.admits(fourth, 1, closing) for closing in (5, 6, 7)] == [False, False, True]
+
+
+def test_one_that_is_late_again_and_again_bounds_a_link_for_no_longer_than_the_other():
+    places = LayerPlaces(liars=1)
+    for closing in (0, 2, 6, 14):
+        places.late(ONE, 1, closing)
+        places.grow(0.7, closing)
+    places.late(ONE, 1, 22)
+    places.late(TWO, 1, 22)
+    assert [places.admits(THREE, 1, closing) for closing in (23, 24)] == [False, True], "two rounds, and not eight"
+
+
 def test_who_was_in_time_for_long_rests_as_short_as_at_first():
     places, closing, rests = filled(ONE), 0, []
     for good in (0, 0, 0, 0, RESTS_ROUNDS, 0):

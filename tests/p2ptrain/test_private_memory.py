@@ -95,7 +95,7 @@ def test_a_chunk_that_does_not_fit_is_halved_and_the_step_is_the_same_to_the_bit
 
 def test_what_was_summed_before_memory_ran_out_does_not_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     halving, reference = trainer(Small(), chunk=8), trainer(Small(), chunk=4)
-    add, failures = private_steps.add_weighted_, [False, True]
+    add, failures = private_gradient.add_weighted_, [False, True]
 
     def full_at_the_second(sum_d, *rest):
         add(sum_d, *rest)
@@ -104,7 +104,7 @@ def test_what_was_summed_before_memory_ran_out_does_not_count_twice(monkeypatch:
 
     reference.ask_ahead(1)
     reference.step()
-    monkeypatch.setattr(private_steps, "add_weighted_", full_at_the_second)
+    monkeypatch.setattr(private_gradient, "add_weighted_", full_at_the_second)
     halving.ask_ahead(1)
     halving.step()
     assert not failures
