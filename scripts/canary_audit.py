@@ -27,6 +27,7 @@ from scipy.stats import binom
 from node.config.privacy_section import PrivacyConfig
 from node.privacy.budget import PrivacyBudget
 from node.privacy.ledger import PrivacyLedger
+from node.system.script_end import ended_in_a_line
 from p2ptrain.privacy import Privatizer
 from p2ptrain.privacy.accounting import noise_for
 from p2ptrain.privacy.base import NormalSource
@@ -192,4 +193,5 @@ def _chance(canaries: int, guesses: int, right: int, epsilon: float) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from node.system.script_end import ended_in_a_line
+
 LETTERS: Final = "abcdefgh"
 SUCCESSORS: Final = 4
 LENGTH: Final = 100_000
@@ -28,6 +30,7 @@ def chain(length: int = LENGTH, seed: int = 0) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: python scripts/chain_text.py FILE")
-    Path(sys.argv[1]).write_text(chain(), encoding="ascii")
+    with ended_in_a_line():
+        if len(sys.argv) != 2:
+            raise SystemExit("usage: python scripts/chain_text.py FILE")
+        Path(sys.argv[1]).write_text(chain(), encoding="ascii")

@@ -5,6 +5,8 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
+from node.system.script_end import ended_in_a_line
+
 PACKAGES = ("p2ptrain", "gossip", "node")
 CONVENTION = {"__init__.py", "base.py"}
 """File names that every package may have: `base.py` is the contract of an extension point."""
@@ -41,4 +43,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

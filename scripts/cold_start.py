@@ -36,6 +36,7 @@ from node.bench.lists import some_numbers
 from node.bench.swarm.run_spec import RunSpec, Shape
 from node.bench.swarm.simulation import Swarm
 from node.config.schema import Config, from_raw
+from node.system.script_end import ended_in_a_line
 from p2ptrain.privacy.accounting import noise_for
 from p2ptrain.privacy.secret_random import SecretRandom
 from p2ptrain.tasks import Shard
@@ -235,4 +236,5 @@ def _words(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -23,6 +23,7 @@ from typing import Final
 
 import torch
 
+from node.system.script_end import ended_in_a_line
 from p2ptrain import aggregate, tasks
 from p2ptrain.sync import SyncConfig, SyncStrategy, build
 from p2ptrain.tasks import Shard
@@ -242,4 +243,5 @@ def measured(members: Sequence[Member], sent: float) -> Found:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

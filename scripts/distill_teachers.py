@@ -12,6 +12,7 @@ import json
 
 import torch
 
+from node.system.script_end import ended_in_a_line
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard, Task
 from p2ptrain.training import TrainConfig, Trainer
@@ -57,4 +58,5 @@ def trained(task: Task, steps: int, seed: int) -> Trainer:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -17,6 +17,7 @@ from typing import Any
 
 from gossip.updates.audits import audit_every
 from node.simulation.equivocation import AWAY_ROUNDS, EquivocationModel, Found, Lie
+from node.system.script_end import ended_in_a_line
 
 
 def main() -> None:
@@ -61,4 +62,5 @@ def _summed(rounds: Sequence[int | None]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

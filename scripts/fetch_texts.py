@@ -29,6 +29,8 @@ from typing import Any
 
 import tomli_w
 
+from node.system.script_end import ended_in_a_line
+
 TABLE = Path(__file__).with_name("texts.toml")
 DEFAULT_MEGABYTES = 3.0
 MIN_BYTES = 1000
@@ -222,9 +224,10 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except FetchError as error:
-        sys.exit(f"error: {error}")
-    except (OSError, subprocess.SubprocessError) as error:  # a file in the folder's place, a full disk, no Debian
-        sys.exit(f"error: {error}: this needs apt-get, dpkg-deb and a folder that can be written")
+    with ended_in_a_line():
+        try:
+            main(sys.argv[1:])
+        except FetchError as error:
+            sys.exit(f"error: {error}")
+        except (OSError, subprocess.SubprocessError) as error:  # a file in the folder's place, a full disk, no Debian
+            sys.exit(f"error: {error}: this needs apt-get, dpkg-deb and a folder that can be written")

@@ -31,6 +31,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from node.system.script_end import ended_in_a_line
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 from p2ptrain.training import TrainConfig, Trainer
@@ -323,4 +324,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -30,6 +30,7 @@ import torch
 
 from gossip.secure_aggregation.secure_group import default_threshold
 from node.bench.lists import some_numbers
+from node.system.script_end import ended_in_a_line
 from p2ptrain.sync import SyncConfig, build
 from p2ptrain.sync.group_cuts import CUTS
 from p2ptrain.sync.secure_average import SecureAverage
@@ -156,4 +157,5 @@ def _parts(crowd: Collection[str], group: int) -> Iterator[tuple[str, ...]]:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -30,6 +30,7 @@ import trio.testing  # noqa: E402
 import visit as program  # noqa: E402
 from sim_swarm import Member, key_of, swarm  # noqa: E402
 
+from node.system.script_end import ended_in_a_line  # noqa: E402
 from node.training.executors import InlineExecutor  # noqa: E402
 from node.visits.difference_head import LeftDifference  # noqa: E402
 from p2ptrain import aggregate  # noqa: E402
@@ -149,4 +150,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -41,6 +41,7 @@ from local_http import http_served  # noqa: E402
 from processes_harness import PATIENCE_S, Program, node  # noqa: E402
 from test_visiting_nodes import LINES, Quiet, fill_in, free_port  # noqa: E402
 
+from node.system.script_end import ended_in_a_line  # noqa: E402
 from p2ptrain import tasks  # noqa: E402
 from p2ptrain.tasks import Shard  # noqa: E402
 
@@ -398,4 +399,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

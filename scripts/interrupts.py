@@ -26,6 +26,8 @@ from pathlib import Path
 
 import psutil
 
+from node.system.script_end import ended_in_a_line
+
 PROMISE_S = 5.0
 """Within which Ctrl-C ends everything."""
 
@@ -165,4 +167,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ended_in_a_line():
+        sys.exit(main())

@@ -18,6 +18,7 @@ from torch.nn.utils import vector_to_parameters
 
 from node.bench.swarm.heterogeneous import Indices, LoneDigit
 from node.bench.swarm.lockstep import LockstepMember, member_of, play_rounds
+from node.system.script_end import ended_in_a_line
 from p2ptrain import attacks
 from p2ptrain.attacks import VectorAttack
 from p2ptrain.sync import SyncConfig
@@ -175,4 +176,5 @@ def measured(each: LockstepMember) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 import p2ptrain
+from node.system.script_end import ended_in_a_line
 from p2ptrain.tasks.base import Batch, Shard
 
 LAG = re.compile(r'event_loop_lag_seconds_bucket\{[^}]*le="([^"]+)"[^}]*\} (\S+)')
@@ -215,4 +216,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

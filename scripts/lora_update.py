@@ -12,6 +12,7 @@ from pathlib import Path
 
 from node.config.schema import from_raw
 from node.roles.memory_forecast import payload_bytes
+from node.system.script_end import ended_in_a_line
 from p2ptrain.tasks.hf import BaseModel, LoraOptions, adapter_size, open_base
 from p2ptrain.tasks.hf.lora import ALL_LINEAR
 
@@ -78,4 +79,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

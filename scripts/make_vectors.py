@@ -57,6 +57,7 @@ from gossip.core.statements import (
 from gossip.discovery.routing_table import PLACE_BITS, place_of_id
 from gossip.discovery.topology import place_of, tag_of
 from gossip.updates.hash_chain import EquivocationError, HashChain
+from node.system.script_end import ended_in_a_line
 
 FOLDER = Path(__file__).parents[1] / "tests" / "vectors"
 ADDRESSES = (f"/ip4/192.0.2.7/tcp/4001/p2p/{ALICE.peer_id}", f"/dns4/node.example/tcp/4001/p2p/{ALICE.peer_id}")
@@ -334,6 +335,7 @@ def texts() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    for name, text in texts().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+    with ended_in_a_line():
+        FOLDER.mkdir(exist_ok=True)
+        for name, text in texts().items():
+            (FOLDER / name).write_text(text, encoding="utf-8")

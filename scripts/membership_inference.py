@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score, roc_curve
 
+from node.system.script_end import ended_in_a_line
 from p2ptrain import privacy
 from p2ptrain.privacy.accounting import noise_for
 from p2ptrain.tasks import Shard
@@ -177,4 +178,5 @@ def _means(known: Floats, rows: Members) -> Floats:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -34,6 +34,7 @@ from gossip.service import GossipService
 from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 from node.config.schema import Config, from_raw
 from node.roles.assembly import network_for, run_info
+from node.system.script_end import ended_in_a_line
 from p2ptrain import compress, tasks
 from p2ptrain.sync.vectors import rounded, view_of
 from p2ptrain.training.flat import fingerprint, trainable
@@ -296,4 +297,5 @@ def runs(given: argparse.Namespace) -> Iterator[tuple[str, Samples]]:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from node.system.script_end import ended_in_a_line
 from p2ptrain import privacy
 from p2ptrain.privacy.accounting import noise_for
 from p2ptrain.privacy.discrete_gaussian import DiscreteGaussian
@@ -136,4 +137,5 @@ def played(nodes: list[SecureAverage], trainers: list[Trainer], names: list[str]
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -15,6 +15,8 @@ import time
 
 import torch
 
+from node.system.script_end import ended_in_a_line
+
 STAGED_BYTES = 8 << 20
 """As in p2ptrain/training/device_copies.py."""
 
@@ -52,4 +54,5 @@ def turn(size: int) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

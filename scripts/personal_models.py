@@ -31,6 +31,7 @@ from node.bench.quality.intervals import estimate
 from node.bench.swarm.run_spec import RunSpec, Shape
 from node.bench.swarm.simulation import Swarm
 from node.config.schema import Config, from_raw
+from node.system.script_end import ended_in_a_line
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.digits import Digits
 from p2ptrain.training import Trainer
@@ -160,4 +161,5 @@ def _words(rows: list[dict[str, Any]], key: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

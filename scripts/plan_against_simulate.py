@@ -32,6 +32,7 @@ from node.planning.simulated_runs import (
     rank_correlation,
     simulated_time,
 )
+from node.system.script_end import ended_in_a_line
 
 SEED = 20261126
 GRID_UP_MBIT = (0.05, 0.2, 1.0, 5.0)
@@ -156,4 +157,5 @@ def seconds_of(row: dict[str, Any]) -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with ended_in_a_line():
+        main(sys.argv[1:])

@@ -31,6 +31,7 @@ from node.planning.accelerators import accelerator
 from node.planning.forecast import PlanRequest, RunForecast, forecast
 from node.planning.model_shape import context_of_byte_lm, shape_of_byte_lm
 from node.planning.round_timing import PlannedLink
+from node.system.script_end import ended_in_a_line
 
 FIRST = 3
 """Rounds that are left out: nodes meet, and what they hold is asked for."""
@@ -189,4 +190,5 @@ def of(predicted: float, found: float) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with ended_in_a_line():
+        main(sys.argv[1:])

@@ -27,6 +27,7 @@ from node.bench.swarm.lockstep import LockstepMember, member_of, play_rounds
 from node.config.privacy_section import PrivacyConfig
 from node.privacy.budget import PrivacyBudget
 from node.privacy.ledger import PrivacyLedger
+from node.system.script_end import ended_in_a_line
 from p2ptrain.privacy.accounting import noise_for
 from p2ptrain.sync import SyncConfig
 from p2ptrain.tasks import Shard
@@ -168,4 +169,5 @@ def accuracy(member: LockstepMember) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

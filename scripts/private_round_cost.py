@@ -15,6 +15,7 @@ import time
 import torch
 from torch import nn
 
+from node.system.script_end import ended_in_a_line
 from p2ptrain import privacy
 from p2ptrain.tasks import Shard
 from p2ptrain.training import TrainConfig, UserModel
@@ -66,4 +67,5 @@ def median_s(learner: UserModel, turns: int) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -18,6 +18,7 @@ from typing import Final
 
 import torch
 
+from node.system.script_end import ended_in_a_line
 from p2ptrain import privacy, tasks
 from p2ptrain.tasks import Shard, Task, TaskError
 from p2ptrain.tasks.base import HasExamples
@@ -103,4 +104,5 @@ def seconds(device: torch.device) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -21,6 +21,7 @@ from node.participation import PARTICIPATION
 from node.selection import SELECTION
 from node.shift import SHIFT_DETECTORS
 from node.system import errors
+from node.system.script_end import ended_in_a_line
 from p2ptrain import aggregate, compress
 from p2ptrain.aggregate import AGGREGATORS, PRE_AGGREGATORS, Weighted
 from p2ptrain.attacks import ATTACKS
@@ -227,5 +228,6 @@ def pages() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
+    with ended_in_a_line():
+        for path, text in pages().items():
+            path.write_text(text, encoding="utf-8")

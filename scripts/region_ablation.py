@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from node.system.script_end import ended_in_a_line
 from p2ptrain import compress
 from p2ptrain.sync.regional_momentum import RegionalMomentum
 from p2ptrain.tasks import Shard
@@ -153,4 +154,5 @@ def curve(asked: argparse.Namespace, every: int, seed: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

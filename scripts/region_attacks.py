@@ -21,6 +21,7 @@ from node.simulation.twin import play
 from node.simulation.verdict import judged
 from node.sweep.seeds import parse_seeds
 from node.system.errors import UsageError
+from node.system.script_end import ended_in_a_line
 from p2ptrain import attacks
 
 BRIDGES, REGION = "bridges", "region"
@@ -159,4 +160,5 @@ settings = {{ node = {{ region = "{label}", shard_index = {shard}, shard_count =
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -22,6 +22,7 @@ from node.simulation.scenario_file import LoadedScenario, load_scenario
 from node.simulation.twin import play
 from node.simulation.verdict import judged
 from node.system.errors import UsageError
+from node.system.script_end import ended_in_a_line
 
 AFTER = 10
 """Rounds."""
@@ -113,4 +114,5 @@ def lived(loaded: LoadedScenario, ends_s: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

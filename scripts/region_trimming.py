@@ -18,6 +18,7 @@ from statistics import fmean
 
 import torch
 
+from node.system.script_end import ended_in_a_line
 from p2ptrain.sync import SyncConfig, SyncStrategy, build
 from p2ptrain.sync.base import RoundResult
 from p2ptrain.sync.regional import RegionalAveraging, RegionalStrategy, RegionModels
@@ -183,4 +184,5 @@ def curve(asked: argparse.Namespace, layout: Layout, seed: int) -> Curve:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

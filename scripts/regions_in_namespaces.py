@@ -22,6 +22,7 @@ from node.bench.race.contestants import wait_until
 from node.bench.race.crew import Crew
 from node.bench.race.namespaces import Hosts, check_possible
 from node.config.schema import from_raw
+from node.system.script_end import ended_in_a_line
 
 INSIDE_MBIT = 1000.0
 LABELS = ("east", "west")
@@ -98,4 +99,5 @@ def means(logs: Sequence[Path]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with ended_in_a_line():
+        main(sys.argv[1:])

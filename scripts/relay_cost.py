@@ -31,6 +31,7 @@ from gossip.relay_service import RelayService, dialled_outside
 from gossip.transport.base import Stream
 from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 from gossip.transport.spool.spool_ends import spool_address
+from node.system.script_end import ended_in_a_line
 
 ECHO = "/p2ptrain/1/echo"
 SMALL = 64
@@ -186,4 +187,5 @@ def _measure(folder: Path, mbytes: int, turns: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

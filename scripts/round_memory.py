@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from node.system.script_end import ended_in_a_line
 from p2ptrain.sync import SYNC_STRATEGIES, SyncConfig, SyncStrategy, averages_gradients, build
 from p2ptrain.sync.base import AllReduceStrategy, InPlace, Reduced
 
@@ -124,4 +125,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -31,6 +31,7 @@ from node.simulation.growth import SETTLED_S, scenario_text, steady_costs
 from node.simulation.large.large import play_large
 from node.simulation.scenario_file import load_scenario
 from node.simulation.twin import play
+from node.system.script_end import ended_in_a_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,6 +56,12 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="lines of an earlier run")
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
+    if min([*given.nodes, *given.large, given.rounds, given.regions]) < 1:
+        parser.error("--nodes, --large, --rounds and --regions must be 1 or more")
+    if any(nodes < given.regions for nodes in given.nodes):
+        parser.error(f"--nodes must be {given.regions} or more: each of --regions has a member")
+    if given.nodes and (given.rounds - 1) * ROUND_S < given.begin_s + 1:
+        parser.error(f"--rounds must be {math.ceil((given.begin_s + 1) / ROUND_S) + 1} or more, to end after --begin-s")
     plot.check(given.plot)
     if given.rows is not None:
         rows = [json.loads(line) for line in given.rows.read_text(encoding="utf-8").splitlines()]
@@ -148,4 +155,5 @@ def _curves(axes: "Axes", rows: Sequence[dict[str, Any]], what: str, scale: floa
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -25,6 +25,7 @@ import torch
 from torch.nn import functional
 
 from node.bench.lists import some_numbers
+from node.system.script_end import ended_in_a_line
 from p2ptrain import aggregate, attacks
 from p2ptrain.privacy.secret_random import SecretRandom
 from p2ptrain.sync.fixed_point import FixedPoint
@@ -229,4 +230,5 @@ class LastDirection:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

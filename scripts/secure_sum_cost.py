@@ -36,6 +36,7 @@ from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum
 from gossip.service import GossipService
 from gossip.transport.memory.network import MemoryNetwork
 from gossip.transport.memory.traffic_tap import StreamTap
+from node.system.script_end import ended_in_a_line
 
 PATIENCE_S: Final = 900.0
 """Seconds for one exchange: nobody is late here."""
@@ -201,4 +202,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

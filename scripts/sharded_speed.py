@@ -25,6 +25,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import p2ptrain
+from node.system.script_end import ended_in_a_line
 from p2ptrain.tasks import ByteLM, Shard
 
 ROUND = 20
@@ -171,4 +172,5 @@ def rank_of_site(asked: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -22,6 +22,7 @@ import torch
 from node.config.shift_section import ShiftConfig
 from node.shift import SHIFT_DETECTORS
 from node.shift.watch import ShiftWatch
+from node.system.script_end import ended_in_a_line
 from p2ptrain.tasks.base import Batch, Shard
 from p2ptrain.tasks.digits import CLASSES, Digits
 from p2ptrain.training import TrainConfig, Trainer
@@ -160,4 +161,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

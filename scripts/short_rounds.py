@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from node.system.script_end import ended_in_a_line
+
 HEADS = (
     *("nodes", "load", "taken", "in time", "at closing", "loss", "own loss", "utilization", "apart"),
     *("exchange", "steps a round", "seconds"),
@@ -109,4 +111,5 @@ def span(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with ended_in_a_line():
+        main(sys.argv[1:])

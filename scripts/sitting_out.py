@@ -29,6 +29,7 @@ from statistics import fmean, median
 import numpy as np
 import torch
 
+from node.system.script_end import ended_in_a_line
 from p2ptrain.sync import ModelAveraging, SyncConfig, build
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.digits import Digits, Indices
@@ -195,4 +196,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

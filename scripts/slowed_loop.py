@@ -21,6 +21,7 @@ from torch import nn
 
 import p2ptrain
 from node.bench.swarm.heterogeneous import LoneDigit
+from node.system.script_end import ended_in_a_line
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.digits import EPSILON, Digits
 
@@ -116,7 +117,8 @@ def measured(task: Digits, model: nn.Module) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except p2ptrain.P2PTrainError as error:
-        sys.exit(f"slowed_loop: {error}")
+    with ended_in_a_line():
+        try:
+            main()
+        except p2ptrain.P2PTrainError as error:
+            sys.exit(f"slowed_loop: {error}")

@@ -19,6 +19,7 @@ from node.bench.swarm.measure import measure
 from node.bench.swarm.run_spec import RunSpec, Shape, baseline
 from node.config.schema import from_raw
 from node.config.toml_source import parse_set
+from node.system.script_end import ended_in_a_line
 
 STEPS_BETWEEN = 21
 """Steps between two evaluations, about: a multiple of every small number of inner steps."""
@@ -77,4 +78,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import psutil
 
+from node.system.script_end import ended_in_a_line
+
 SAMPLE_S: Final = 0.1
 
 SHAPES: Final[dict[str, dict[str, Any]]] = {
@@ -108,4 +110,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 import p2ptrain
+from node.system.script_end import ended_in_a_line
 from p2ptrain import tasks
 from p2ptrain.tasks import Shard
 
@@ -277,4 +278,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -20,6 +20,8 @@ import trio  # noqa: E402
 import trio.testing  # noqa: E402
 from sim_swarm import swarm  # noqa: E402
 
+from node.system.script_end import ended_in_a_line  # noqa: E402
+
 CARRIERS = {
     *("Message", "Update", "Payload", "Phase", "RoundResult", "RoundView", "UpdateHeader", "Download"),
     *("PartialBlob", "BlobFetch", "FetchPayload", "MixInputs", "Rows", "MultiSourceFetch"),
@@ -86,10 +88,11 @@ async def run(trace: Trace) -> None:
 
 
 if __name__ == "__main__":
-    trace = Trace()
-    sys.setprofile(trace)
-    trio.run(run, trace, clock=trio.testing.MockClock(autojump_threshold=0))
-    sys.setprofile(None)
-    print(f"{len(trace.seen)} files")
-    for path, names in trace.seen.items():
-        print(f"  {path}: {', '.join(names)}")
+    with ended_in_a_line():
+        trace = Trace()
+        sys.setprofile(trace)
+        trio.run(run, trace, clock=trio.testing.MockClock(autojump_threshold=0))
+        sys.setprofile(None)
+        print(f"{len(trace.seen)} files")
+        for path, names in trace.seen.items():
+            print(f"  {path}: {', '.join(names)}")

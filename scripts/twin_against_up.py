@@ -26,6 +26,7 @@ from node.bench.calibrate import Calibrate
 from node.config.schema import Config, from_raw
 from node.planning.run_settings_file import changed_settings
 from node.simulation.like_run import real_nodes
+from node.system.script_end import ended_in_a_line
 
 LOOPBACK_MS = 0.05
 """One way, between processes of one machine; what an event loop takes on top is measured."""
@@ -142,4 +143,5 @@ def told(found: Figures) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with ended_in_a_line():
+        main(sys.argv[1:])

@@ -24,6 +24,7 @@ import slowed_loop
 
 from node.simulation.scenario_file import load_scenario
 from node.simulation.twin import play
+from node.system.script_end import ended_in_a_line
 
 SPEEDS: Final = (1, 1, 2, 5, 10)
 EQUAL: Final = (1, 1, 1, 1, 1)
@@ -358,4 +359,5 @@ WHAT: Final = {
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

@@ -24,6 +24,7 @@ import trio.testing  # noqa: E402
 from sim_swarm import Member, swarm  # noqa: E402
 from test_visits import leave  # noqa: E402
 
+from node.system.script_end import ended_in_a_line  # noqa: E402
 from node.visits.visitors import ClosedVisits  # noqa: E402
 from p2ptrain.visits.model_versions import ModelVersion, difference_between  # noqa: E402
 
@@ -96,4 +97,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()

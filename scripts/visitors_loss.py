@@ -33,6 +33,8 @@ from p2ptrain.training import TrainConfig, Trainer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "visitors"))
 import visit as program
 
+from node.system.script_end import ended_in_a_line
+
 HOST_SHARDS = 20
 LATE_ROUNDS = 3
 """A visitor takes up to so many rounds less one for its steps."""
@@ -218,4 +220,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ended_in_a_line():
+        main()
