@@ -1,7 +1,7 @@
 """Mistakes in the configuration, said in one line: what is wrong, what was perhaps meant, what there is."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pydantic import ValidationError
 
@@ -24,6 +24,20 @@ def from_validation(error: ValidationError, keys: Keys, raw: Raw) -> UsageError:
     if len(where) == 1 and first["type"] != "value_error":
         return UsageError(f"{name} must be a section of keys", f"write [{name}] and the keys below it")
     return UsageError(f"{name}: {_lower(message)}{_got(first.get('input'))}", "")
+
+
+def from_plan(what: str, error: ValidationError, keys: Iterable[str]) -> UsageError:
+    """Return the error for one mistake that pydantic found in the plan `what`, whose keys are `keys`. An unknown key
+    comes first: where it is a typing error, what else is missing follows from it."""
+    found = error.errors(include_url=False)
+    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+    where = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        known = list(keys) if len(first["loc"]) == 1 else []
+        listed = f"there are {', '.join(known)}" if known else "mend the plan"
+        return UsageError(f"{what}: unknown key {where}{did_you_mean(where, known)}", listed)
+    message = _lower(str(first["msg"]).removeprefix("Value error, "))
+    return UsageError(f"{what}: {f'{where}: ' if where else ''}{message}", "mend the plan")
 
 
 def unknown_key(where: list[str], keys: Keys, raw: Raw, takers: Mapping[str, str] | None = None) -> UsageError:

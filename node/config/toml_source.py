@@ -47,6 +47,13 @@ def place_of(raw: Raw, *where: str) -> str:
     return getattr(found, "place", "")
 
 
+def no_toml(what: Path | str, error: tomllib.TOMLDecodeError | UnicodeDecodeError) -> UsageError:
+    """Return the error for a file, or a text, that is no TOML."""
+    if isinstance(error, UnicodeDecodeError):
+        return UsageError(f"{what} is not valid TOML: it is no UTF-8 text", "save it as UTF-8, or give another file")
+    return UsageError(f"{what} is not valid TOML: {error}", "mend that line")
+
+
 def read_file(path: Path) -> Raw:
     """Return the sections of a TOML file, whose keys know where they stand. Raises UsageError."""
     try:
@@ -57,7 +64,7 @@ def read_file(path: Path) -> Raw:
     except FileNotFoundError:
         raise UsageError(f"there is no configuration file {path}", "give a TOML file with --config") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not valid TOML: {error}", "mend that line") from None
+        raise no_toml(path, error) from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "give a TOML file with --config") from None
 

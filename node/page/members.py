@@ -133,7 +133,9 @@ def find(paths: Iterable[Path]) -> list[tuple[Path, Path]]:
     for path in paths:
         nodes = list(_nodes(path))
         if not nodes:
-            why = f"no {EVENTS} in it, nor one or two levels below" if path.is_dir() else "there is no such folder"
+            why = f"no {EVENTS} in it, nor one or two levels below"
+            if not path.is_dir():
+                why = "it is a file" if path.exists() else "there is no such folder"
             raise UsageError(f"{path} is not a run folder: {why}", "look under runs/")
         found |= {folder: folder.parent for folder in nodes}
     return [(run, folder) for folder, run in found.items()]

@@ -87,6 +87,8 @@ def share(text: str) -> float:
 
 
 def _split(text: str, kind: str, example: str) -> tuple[float, str]:
+    if re.match(r"\s*-\s*[0-9.]", text):
+        raise QuantityError(f"{_short(text)} must not be negative: write {example}")
     found = _WRITTEN.fullmatch(text) if len(text) <= LONGEST else None
     value = float(found[1]) if found else math.nan
     if found is None or not math.isfinite(value):

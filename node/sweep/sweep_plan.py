@@ -28,7 +28,8 @@ from typing import Any, Final
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from node.config.toml_source import MAX_FILE_BYTES
+from node.config.config_errors import from_plan
+from node.config.toml_source import MAX_FILE_BYTES, no_toml
 from node.sweep.base import Cell, Settings
 from node.sweep.runners import RUNNERS
 from node.system.errors import UsageError
@@ -197,9 +198,6 @@ def read_sweep(path: Path) -> SweepPlan:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "give a TOML file: docs/how-to/report.md") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not valid TOML: {error}", "mend that line") from None
+        raise no_toml(path, error) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{path}: {f'{where}: ' if where else ''}{message}", "mend the plan") from None
+        raise from_plan(str(path), error, [key for key in SweepPlan.model_fields if key != "folder"]) from None

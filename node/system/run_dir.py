@@ -162,6 +162,8 @@ def write_atomic(path: Path, data: bytes) -> None:
 def node_dirs(path: Path) -> list[Path]:
     """Return the nodes' folders under a run folder, or the folder itself when it is a node's. UsageError when
     neither."""
+    if path.is_file():
+        raise UsageError(f"{path} is a file, not a run folder", "give the folder that `p2ptrain up` or `node` named")
     if not path.is_dir():
         raise UsageError(f"there is no run folder {path}", "give the folder that `p2ptrain up` or `node` named")
     if (path / EVENTS).is_file():

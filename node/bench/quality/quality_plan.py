@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from node.bench.swarm.run_spec import SWARM, Kind
-from node.config.toml_source import MAX_FILE_BYTES, Raw
+from node.config.config_errors import from_plan
+from node.config.toml_source import MAX_FILE_BYTES, Raw, no_toml
 from node.system.errors import UsageError
 from p2ptrain import tasks
 from p2ptrain.options import options_of
@@ -218,12 +219,9 @@ def parse_plan(text: str, what: str) -> QualityPlan:
     try:
         return QualityPlan.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{what} is not valid TOML: {error}", "mend that line") from None
+        raise no_toml(what, error) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{what}: {f'{where}: ' if where else ''}{message}", "mend the plan") from None
+        raise from_plan(what, error, QualityPlan.model_fields) from None
     except ValueError as error:  # of a task that does not exist
         raise UsageError(f"{what}: {error}", "mend the plan") from None
 
@@ -236,8 +234,8 @@ def read_plan(path: Path) -> QualityPlan:
         return parse_plan(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "give a TOML file with --plan") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not valid TOML: it is no text", "give a TOML file with --plan") from None
+    except UnicodeDecodeError as error:
+        raise no_toml(path, error) from None
 
 
 def quick_plan() -> QualityPlan:
