@@ -326,7 +326,7 @@ def mean_company(stage: Stage) -> float:
 def refined_of(stage: Stage, life: Life) -> float:
     """How many refinements a node had of each of the other honest ones as its rounds closed, in the mean."""
     honest = {str(peer) for peer in stage.honest_peers} - {str(life.peer)}
-    rounds = [event["layers"] or {} for event in life.member.told("round")]
+    rounds = [event.get("layers") or {} for event in life.member.told("round")]
     return fmean(layers.get(peer, 0) for layers in rounds for peer in honest) if rounds and honest else 0.0
 
 

@@ -19,11 +19,9 @@ import moves_layers
 import moves_lies
 import moves_login
 import moves_members
-import moves_pauses
 import moves_payloads
 import moves_regions
-import moves_shifts
-import moves_statistics
+import moves_statements
 import moves_sums
 from adversary_move import MOVES, Move, draw_move
 from adversary_scenario import KINDS, LATER, Scenario, draw_scenario
@@ -37,11 +35,9 @@ FILES: Final = (
     moves_lies,
     moves_login,
     moves_members,
-    moves_pauses,
     moves_payloads,
     moves_regions,
-    moves_shifts,
-    moves_statistics,
+    moves_statements,
     moves_sums,
 )
 """Imported for what they register."""
