@@ -477,9 +477,7 @@ class JoinedNode:
         """Wait for the round whose move was released last, for as long as a round may take, and end."""
         assert self.node is not None
         with trio.move_on_after(LAST_ROUND_S):
-            # Its steps are done, and it is not being closed yet: no event says when it is.
-            while self.node.inner.phase_steps:  # noqa: ASYNC110
-                await trio.sleep(LOOK_AGAIN_S)
+            await self.node.state.training_over.wait()  # its steps are done, and it may not be being closed yet
             await self.node.state.until_closed()
         self._set_stop()
 

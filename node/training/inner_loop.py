@@ -99,8 +99,6 @@ class InnerLoop:
         """How many steps after its snapshot the last correction was applied."""
         self.stands = False
         """Whether the phase stands still between two steps."""
-        self.is_over = False
-        """Whether the last phase has ended: nobody takes a step any more."""
         self.adoptions = 0
         """How many times another model took the place of this one."""
         self._clock = clock

@@ -63,6 +63,8 @@ class RunState:
     """Whether a round is being closed, while the next one is trained."""
     _entered: trio.Event = field(default_factory=trio.Event)
     """Set when the next round is entered."""
+    training_over: trio.Event = field(default_factory=trio.Event)
+    """Set once the last phase has ended and nobody takes a step any more; its round may still be being closed."""
     held: Callable[[], bool] = lambda: False
     """Whether training is to stand still: a phase with any steps ends then, once it may."""
     shift_factor: float = 1.0

@@ -76,7 +76,7 @@ async def train(node: Node, phases: trio.MemorySendChannel[Phase]) -> None:
             del phase  # its parameters are a whole model
             if not (node.config.node.overlap or node.state.finished):
                 await node.state.until_closed()
-        node.inner.is_over = True
+        node.state.training_over.set()
 
 
 async def _next_phase(node: Node) -> Phase | None:
@@ -135,7 +135,9 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
                 nothing_d = torch.empty(0)
                 phase = replace(phase, theta_d=nothing_d, inner_state=None)
                 result = replace(result, correction_d=nothing_d, optimizer_state=())
-            if node.inner.is_over:  # no step comes before which the correction would be applied: it is a whole model
+            if (
+                node.state.training_over.is_set()
+            ):  # no step comes before which the correction would be applied: it is a whole model
                 try:
                     await node.executor.drive(node.inner.settling())
                 except TrainerLostError as lost:

@@ -120,7 +120,7 @@ async def take_visits(node: Node, theta_d: torch.Tensor, result: RoundResult) ->
     visitors = node.visitors
     if visitors is None:
         return
-    if node.state.last_round or node.inner.is_over:  # no step comes that they could be a part of
+    if node.state.last_round or node.state.training_over.is_set():  # no step comes that they could be a part of
         visitors.end()
         return
     visitors.follow(node.inner.adoptions)

@@ -9,6 +9,7 @@ with p2ptrain.join(model, optimizer, swarm="invite.txt") as swarm:
 import atexit
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -94,6 +95,14 @@ class Swarm:
         atexit.register(self._leave, cut_short=True)
         self._turn.take_back()
         return self
+
+    def checkpoint_at_the_end(self) -> None:
+        """Have the node write no checkpoint but one at its end, whatever its settings say. Call it before the block:
+        for who keeps the state in checkpoints of its own."""
+        if self._settings is not None:
+            config = self._settings.config
+            node = replace(config.node, checkpoint_every=0)
+            self._settings = replace(self._settings, config=config.model_copy(update={"node": node}))
 
     def _check_is_no_others(self) -> None:
         """Raise UsageError where parameters of this model are in a swarm already: each would undo the other's work."""

@@ -14,8 +14,8 @@ from node.system.errors import P2PTrainError, UsageError
 from node.system.run_dir import CHECKPOINTS
 from p2ptrain.integrations.swarm import Swarm, join
 
-OWN_CHECKPOINTS: Final = {"node.checkpoint_every": 0}
-"""The Trainer's checkpoints decide: the node writes one at its end only."""
+CHECKPOINT_EVERY: Final = "node.checkpoint_every"
+"""Not what the node does without it: the Trainer's checkpoints decide, and the node writes one at its end only."""
 
 
 class TrainerSwarm:
@@ -44,9 +44,7 @@ class TrainerSwarm:
         Trainer has resumed, {} where there is none. `global_step`: steps that the Trainer has behind it. Raises
         UsageError or RunError, in every rank."""
         again = self.leave(cut_short=True)
-        settings = {**OWN_CHECKPOINTS, **self._keywords.get("settings", {})}
-        own = {"process_group": process_group, **self._keywords, "settings": settings}
-        swarm = join(model, optimizer, **own)
+        swarm = join(model, optimizer, **{"process_group": process_group, **self._keywords})
         if swarm.protects == "example":
             swarm.refuse(
                 UsageError(
@@ -54,8 +52,8 @@ class TrainerSwarm:
                     "take privacy.privatizer=update, or a loop of your own (swarm.private_gradients)",
                 )
             )
-        if swarm.is_private:  # it goes on from the node's checkpoints, and so has some
-            swarm = join(model, optimizer, **{**own, "settings": self._keywords.get("settings", {})})
+        if not swarm.is_private and CHECKPOINT_EVERY not in (self._keywords.get("settings") or {}):
+            swarm.checkpoint_at_the_end()  # a private one goes on from the node's checkpoints, and so has some
         if swarm.has_node:
             _leave_abandoned(swarm.run_dir)
             try:

@@ -9,7 +9,7 @@ from p2ptrain.privacy.secret_random import SecretRandom
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.calling import TaskFaultError
 from p2ptrain.tasks.digits import Digits
-from p2ptrain.training import TrainConfig, Trainer, private_steps
+from p2ptrain.training import TrainConfig, Trainer, private_gradient
 from p2ptrain.training.private_training import PrivateTraining
 from tests.seeded_bytes import seeded_bytes
 

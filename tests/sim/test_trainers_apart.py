@@ -221,7 +221,7 @@ async def test_a_death_after_the_last_step_costs_nothing(
     async with swarm(tmp_path) as members:
         others = [await members.start(f"n{number}", wait_for=2, **SLOW) for number in range(2)]
         node = await members.start("one", trainer_of=apart, wait_for=2)
-        await until(lambda: node.node.inner.is_over)
+        await until(lambda: node.node.state.training_over.is_set())
         born[0].kill()
         await members.finished()
     assert len(born) == 2, "the last evaluation wants a model's code"
