@@ -17,16 +17,12 @@ import trio
 from gossip.allreduce.allreduce import Group, ReducedPart
 from gossip.core.api import Fetch, RoundView
 from gossip.core.ids import PeerId
-from node.training.divergence import diverged, why_refused
+from node.training.averagers.group_round import MARK, MARK_CODEC, announce, finished, packed
 from node.training.executors import SideWork
 from node.training.inner_loop import Phase
 from node.training.node import Node
 from p2ptrain.sync import AllReduceStrategy, Reduced, RoundResult, SyncStrategy
 from p2ptrain.sync.base import InPlaceAllReduce, TakesInnerState, TakesMissedParts
-
-MARK = b"\0"
-MARK_CODEC = "met"
-"""The codec that a header names where models are exchanged."""
 
 GATHER_SHARE = 0.5
 """Share of an exchange's time in which the others' models may arrive. In the other half the reduced parts travel, which
@@ -66,12 +62,9 @@ class AllReduceAverager:
 
     async def _close(self, node: Node, phase: Phase, ends_at: float) -> tuple[RoundView, RoundResult]:
         await self._take_missed(node)
-        strategy, packed = self._strategy, await self._pack(node, phase)
-        await node.service.publish(
-            round=node.state.round, codec=MARK_CODEC, payload=MARK, steps=phase.steps, tokens=phase.tokens
-        )
-        node.counts.note_published(len(packed))
-        node.pace.took(node.peer_id, phase.steps)
+        strategy = self._strategy
+        vector = await packed(node, partial(self._packed, phase, node.state.round))
+        await announce(node, phase, MARK, codec=MARK_CODEC, size=len(vector))
         names = [
             PeerId(name)
             for name in strategy.peer_selection(node.service.members(node.state.round), round=node.state.round)
@@ -81,7 +74,7 @@ class AllReduceAverager:
 
         async def exchange() -> None:
             if len(names) > 1:
-                parts.extend(await self._exchange(node, names, packed, left_s))
+                parts.extend(await self._exchange(node, names, vector, left_s))
 
         async def gather() -> None:
             with trio.move_on_after(left_s):
@@ -92,12 +85,8 @@ class AllReduceAverager:
             nursery.start_soon(gather)
             nursery.start_soon(exchange)
             view = await node.service.close_round(node.state.round, at_most_s=left_s)
-        async with node.strategy_lock:
-            node.forget(node.estimates.forget_all_but(()))  # models fetched to enter the run
-            with node.pace.work():
-                close = strategy.finish_ if isinstance(strategy, InPlaceAllReduce) else strategy.finish
-                finish = partial(close, phase.theta_d, names, parts, round=node.state.round)
-                return view, await node.executor.offload(finish, work=SideWork.AGGREGATE)
+        close = strategy.finish_ if isinstance(strategy, InPlaceAllReduce) else strategy.finish
+        return view, await finished(node, partial(close, phase.theta_d, names, parts, round=node.state.round))
 
     async def _take_missed(self, node: Node) -> None:
         """Take what the last exchange left out for want of time."""
@@ -109,16 +98,6 @@ class AllReduceAverager:
             async with node.strategy_lock:
                 with node.pace.work():
                     await node.executor.offload(partial(strategy.take_missed, _reduced(missed)), work=SideWork.DECODE)
-
-    async def _pack(self, node: Node, phase: Phase) -> bytes:
-        try:
-            async with node.strategy_lock:
-                with node.pace.work():
-                    return await node.executor.offload(
-                        partial(self._packed, phase, node.state.round), work=SideWork.ENCODE
-                    )
-        except ValueError as error:
-            raise diverged(node, why_refused(error)) from error
 
     def _packed(self, phase: Phase, round: int) -> bytes:
         if phase.inner_state is not None:

@@ -21,8 +21,7 @@ from gossip.core.ids import PeerId
 from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum, default_threshold
 from gossip.updates.certified_payload import PayloadQuorum
 from node.events.event_types import KEPT, OPENED, SecureRound, WarningEvent
-from node.training.averagers.allreduce_averager import MARK, MARK_CODEC
-from node.training.divergence import diverged, why_refused
+from node.training.averagers.group_round import MARK, MARK_CODEC, announce, finished, packed
 from node.training.executors import SideWork
 from node.training.inner_loop import Phase
 from node.training.node import Node
@@ -95,27 +94,17 @@ class SecureAverager:
     async def _close(self, node: Node, phase: Phase, ends_at: float) -> tuple[RoundView, RoundResult]:
         round = node.state.round
         groups = self._groups(node)
-        words_v = await self._pack(node, phase, max(1, len(groups.mine)))
+        members = max(1, len(groups.mine))
+        words_v = await packed(node, partial(self._strategy.pack, phase.theta_d, round=round, members=members))
         opened, why = await self._sum(node, groups, words_v, ends_at)
         node.state.gathered()
         whole = opened is not None and not opened.missing
         payload = self._strategy.published(opened) if opened is not None and whole else MARK
-        await node.service.publish(
-            round=round,
-            codec=SUM_CODEC if whole else MARK_CODEC,
-            payload=payload,
-            steps=phase.steps,
-            tokens=phase.tokens,
-        )
-        node.counts.note_published(len(payload))
-        node.pace.took(node.peer_id, phase.steps)
+        await announce(node, phase, payload, codec=SUM_CODEC if whole else MARK_CODEC, size=len(payload))
         sums = await self._others(node, groups, opened, ends_at)
         view = await node.service.close_round(round, at_most_s=max(0.0, ends_at - trio.current_time()))
-        async with node.strategy_lock:
-            node.forget(node.estimates.forget_all_but(()))  # models fetched to enter the run
-            with node.pace.work():
-                finish = partial(self._strategy.finish_, phase.theta_d, sums, groups.own, round=round)
-                result = await node.executor.offload(finish, work=SideWork.AGGREGATE)
+        finish = partial(self._strategy.finish_, phase.theta_d, sums, groups.own, round=round)
+        result = await finished(node, finish)
         node.journal.emit(self._event(round, groups, sums, why))
         self._check_clipping(node)
         return view, result
@@ -143,15 +132,6 @@ class SecureAverager:
         groups = self._strategy.groups(here, round=node.state.round, placements=placements)
         own = next((place for place, group in enumerate(groups) if node.peer_id in group), -1)
         return _Groups(groups=groups, own=own, there=len(here) + 1)
-
-    async def _pack(self, node: Node, phase: Phase, members: int) -> Words_d:
-        try:
-            async with node.strategy_lock:
-                with node.pace.work():
-                    pack = partial(self._strategy.pack, phase.theta_d, round=node.state.round, members=members)
-                    return await node.executor.offload(pack, work=SideWork.ENCODE)
-        except ValueError as error:
-            raise diverged(node, why_refused(error)) from error
 
     async def _sum(self, node: Node, groups: _Groups, words_v: Words_d, ends_at: float) -> tuple[GroupSum | None, str]:
         """The own group's sum, as far as it came, and otherwise why there is none."""
