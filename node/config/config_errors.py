@@ -36,7 +36,7 @@ def from_plan(what: str, error: ValidationError, keys: Iterable[str]) -> UsageEr
         known = list(keys) if len(first["loc"]) == 1 else []
         listed = f"there are {', '.join(known)}" if known else "mend the plan"
         return UsageError(f"{what}: unknown key {where}{did_you_mean(where, known)}", listed)
-    message = _lower(str(first["msg"]).removeprefix("Value error, "))
+    message = str(first["msg"]).removeprefix("Value error, ")
     return UsageError(f"{what}: {f'{where}: ' if where else ''}{message}", "mend the plan")
 
 

@@ -50,7 +50,7 @@ def place_of(raw: Raw, *where: str) -> str:
 def no_toml(what: Path | str, error: tomllib.TOMLDecodeError | UnicodeDecodeError) -> UsageError:
     """Return the error for a file, or a text, that is no TOML."""
     if isinstance(error, UnicodeDecodeError):
-        return UsageError(f"{what} is not valid TOML: it is no UTF-8 text", "save it as UTF-8, or give another file")
+        return UsageError(f"{what} is not valid TOML: it is no text in UTF-8", "save it as UTF-8, or give another file")
     return UsageError(f"{what} is not valid TOML: {error}", "mend that line")
 
 
