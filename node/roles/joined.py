@@ -186,7 +186,7 @@ class JoinedNode:
     def serve(self) -> None:
         """Serve until the run is over, once the budget of privacy is spent. Raises UsageError before, and P2PTrainError
         where the node has failed."""
-        if self._ending or not self._is_here:
+        if self._ending or not self.is_here:
             return
         if not self.budget_spent:
             raise UsageError("the budget of privacy is not spent: the node wants the loop's steps", "train on")
@@ -205,7 +205,7 @@ class JoinedNode:
         return self.node is not None and (self.node.inner.phase_steps > 0 or self.node.state.closed_round is not None)
 
     @property
-    def _is_here(self) -> bool:
+    def is_here(self) -> bool:
         """Whether it was started, and in this process: a forked child has a copy, but neither thread nor sockets."""
         return self._thread is not None and self._pid == os.getpid()
 
@@ -217,7 +217,7 @@ class JoinedNode:
     def step(self) -> None:
         """Count a step that was taken. Raises P2PTrainError where the node has failed; after the run's last round, only
         count."""
-        if not self._is_here:
+        if not self.is_here:
             return
         if self._ending:  # the loop goes on alone
             if self.model is not None:
@@ -243,7 +243,7 @@ class JoinedNode:
     def stop(self, *, cut_short: bool) -> None:
         """End the node: the steps since the last round are one more, unless `cut_short`; the model is saved, and the
         neighbours are told. Raises P2PTrainError where it had failed."""
-        if not self._is_here:
+        if not self.is_here:
             return
         if not self._ending:
             self._ending = True

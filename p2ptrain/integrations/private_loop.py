@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from node.system.errors import UsageError
 from p2ptrain.tasks import TaskError
@@ -21,12 +22,17 @@ def told_as_usage() -> Iterator[None]:
 
 
 def hooks_of_private_steps(optimizer: torch.optim.Optimizer, steps: PrivateLoopSteps) -> list[Any]:
-    """Have each step looked at before it is taken, and no state loaded that nothing is known of."""
+    """Have each step looked at before it is taken, also another optimizer's, and no state loaded that nothing is known
+    of."""
 
     def looked_at(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         closures = (*args[1:], *kwargs.values()) if args and args[0] is optimizer else (*args, *kwargs.values())
         with told_as_usage():
             steps.check_step(has_closure=any(each is not None for each in closures))
+
+    def another(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        with told_as_usage():
+            steps.check_is_no_others(optimizer)
 
     def loaded(optimizer: torch.optim.Optimizer, state: Any) -> None:
         raise UsageError(
@@ -37,4 +43,5 @@ def hooks_of_private_steps(optimizer: torch.optim.Optimizer, steps: PrivateLoopS
     return [
         optimizer.register_step_pre_hook(looked_at),
         optimizer.register_load_state_dict_pre_hook(loaded),
+        register_optimizer_step_pre_hook(another),
     ]

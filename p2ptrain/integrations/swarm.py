@@ -39,7 +39,7 @@ from p2ptrain.privacy.base import Unit
 from p2ptrain.tasks import EXTERNAL, Shard
 from p2ptrain.training.example_gradients import Loss
 from p2ptrain.training.loop_turn import LoopTurn
-from p2ptrain.training.private_loop_steps import ExamplesAt, LoopExamples
+from p2ptrain.training.private_loop_steps import ONE_STEP, ExamplesAt, LoopExamples
 from p2ptrain.training.train_config import TrainConfig
 from p2ptrain.training.user_model import Evaluate, UserModel, held_by, is_in_backward, torch_optimizer, unwrapped
 
@@ -260,11 +260,19 @@ class Swarm:
         return self._private_steps_of(node, learner, examples)
 
     def _private_steps_of(self, node: JoinedNode, learner: UserModel, examples: LoopExamples) -> Iterator[int]:
+        steps = learner.private_steps
+        assert steps is not None, "examples are protected"
         while self._joined is node and not node.is_over and not node.budget_spent:
+            if not node.is_here:
+                raise UsageError("this process is a fork of the one that has joined", "take private gradients there")
             with told_as_usage():
                 is_filled = learner.fill_gradient(examples)
             if is_filled:
                 yield learner.global_step
+                if self._joined is node and steps.unstepped:
+                    raise UsageError(
+                        "[privacy]: this turn's gradient is paid for, and no step was taken by it", ONE_STEP
+                    )
             else:
                 self._stepped()  # the steps that the round under way has are all that it gets
 
@@ -310,6 +318,9 @@ class Swarm:
         `model.safetensors` with the names of its `state_dict`. With `[privacy]` it is the model without the own steps
         since the last round. Raises OSError, and UsageError for a model in parts."""
         if self._learner is not None and self._learner.is_private:
+            if self._learner.private_steps is not None:
+                with told_as_usage():
+                    self._learner.private_steps.check_untrained()
             return export_model(self._learner.model_with(), Path(folder))
         if self._ranks is not None and self._ranks.shards is not None:
             raise UsageError(

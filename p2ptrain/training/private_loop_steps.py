@@ -4,10 +4,12 @@ The private gradient (private_gradient.py) is put into `.grad`; what the optimiz
 data, as long as nothing else moves the model. So each step is looked at twice. Before it, gradients and parameters have
 to be, bit for bit, those that were left here; after it, the model as it is becomes the public one, which lies in a
 vector beside it. Nothing else becomes a part of that, whatever the loop does: it is all that may leave.
+Buffers and frozen parameters leave as they were at the join.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, SupportsIndex
 
 import torch
 from torch import nn
@@ -18,6 +20,7 @@ from p2ptrain.privacy.base import Release
 from p2ptrain.tasks.base import Batch, TaskError
 from p2ptrain.training.example_gradients import ExampleGradients, Gradients, Loss, check_example_gradients
 from p2ptrain.training.flat import places, trainable
+from p2ptrain.training.layout import untrained_of
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.parameter_vector import ParameterVector
 from p2ptrain.training.private_gradient import PoissonDraws, compared, fill_private_gradient_
@@ -34,7 +37,8 @@ NOTHING_ELSE: Final = (
 
 class PrivateLoopSteps:
     """Makes the gradients of `model`, whose parameters are `values`, and holds its steps to them. Memory: two vectors
-    on the device beside the gradients, and one on the CPU. Calls belong to the thread that trains.
+    on the device beside the gradients, one on the CPU, and copies of the buffers. Calls belong to the thread that
+    trains.
 
     `public_d` (d,): the model that counts as known to everybody. The parameters are set to it. Raises TaskError where
     no optimizer, or no rate, was given, and for a model on several devices.
@@ -62,10 +66,12 @@ class PrivateLoopSteps:
         self._gradient_d = torch.zeros(values.numel, device=values.device, dtype=torch.float32)
         self._filled = self._stepping = False
         self._knows_optimizer = False
-        """Whether the optimizer's state is of private steps alone."""
         self.public_d = public_d
         """The model after the last step that was accounted for (d,): what may leave."""
+        self.untrained: Mapping[str, torch.Tensor] = {}
+        """Buffers and frozen parameters of the model's state that may leave, by name."""
         self.load_(public_d)
+        self.untrained_loaded()
 
     def ask_ahead(self, steps: int) -> None:
         """Ask for the releases of a round of so many steps. Raises BudgetSpentError."""
@@ -84,21 +90,58 @@ class PrivateLoopSteps:
     def load_(self, x_d: torch.Tensor) -> None:
         """Set the model to `x_d` (d,), which is of others' data, or of moves that were released."""
         self._values.load_(x_d)
-        self.public_d = self._values.vector()
+        self._be_public()
 
     def add_(self, correction_d: torch.Tensor) -> None:
         """Add `correction_d` (d,) to the model, which is of the same kind."""
         rounds = self._values.is_rounded or self._values.is_finer
         is_public = rounds and self._is_public()
         self._values.add_(correction_d)
-        self.public_d = self._values.vector() if is_public else self.public_d.add_(correction_d)
+        if is_public:
+            self._be_public()
+        else:
+            self.public_d.add_(correction_d)
+
+    @property
+    def knows_optimizer(self) -> bool:
+        """Return whether the optimizer's state is of private steps alone."""
+        return self._knows_optimizer or not _has_stepped(self._optimizer)
+
+    @property
+    def unstepped(self) -> bool:
+        """Return whether the newest private gradient was not stepped by."""
+        return self._filled
 
     def optimizer_loaded(self) -> None:
         """Note that the optimizer has the state that a checkpoint of these steps has kept."""
         self._knows_optimizer = True
 
-    def examples(self, loss: Loss, examples_at: ExamplesAt, count: int) -> "LoopExamples":
+    def untrained_loaded(self) -> None:
+        """Note that buffers and frozen parameters are those that may leave: at the join, and of a checkpoint."""
+        self.untrained = untrained_of(self._model, self._named)
+        self._frozen = [(it, it._version) for it in _frozen(self._model)]
+        self._buffers = [it.detach().clone() for it in self._model.buffers()]
+
+    def check_untrained(self) -> None:
+        """Raise TaskError where a buffer or a frozen parameter has changed since the join: what is released would
+        depend on the data in another way."""
+        frozen = [(it, it._version) for it in _frozen(self._model)]
+        same = len(frozen) == len(self._frozen) and all(
+            one is other and version == then for (one, version), (other, then) in zip(frozen, self._frozen, strict=True)
+        )
+        buffers = list(self._model.buffers())
+        if not same or len(buffers) != len(self._buffers) or not all(map(_are_same, buffers, self._buffers)):
+            raise TaskError(
+                "[privacy]: a buffer or a frozen parameter of the model has changed since the join, which no noise "
+                "covers: put the model into eval mode for what you compute with it beside private steps"
+            )
+
+    def examples(self, loss: Loss, examples_at: ExamplesAt, count: SupportsIndex) -> "LoopExamples":
         """Return what `fill_` draws from. Raises TaskError where the gradients of examples are not a loop's."""
+        try:
+            count = operator.index(count)
+        except TypeError:
+            raise TaskError(f"the number of examples is {count!r}, and no integer") from None
         if count < 1:
             raise TaskError("there is no example to draw")
         machine = Machine(device=self._values.device, precision="fp32", threads=0)
@@ -110,7 +153,7 @@ class PrivateLoopSteps:
         BudgetSpentError, with nothing drawn; TaskError where the model was changed by something else than such
         steps."""
         self._filled = False
-        self._check_model(examples)
+        self._check_model()
         sums = [(self._gradient_d, self._places)]
         made = examples.gradients_at, examples.draws, self.allowance, self._privacy
         fill_private_gradient_(sums, *made, machine=examples.machine)
@@ -136,22 +179,37 @@ class PrivateLoopSteps:
         if not self._stepping:
             raise TaskError(f"[privacy]: a step was taken that was not looked at before: {ONE_STEP}")
         self._filled = self._stepping = False
-        self.public_d = self._values.vector()
+        self._be_public()
+
+    def check_is_no_others(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise TaskError where another optimizer is about to step what is trained."""
+        own = {id(each) for each in self._values.parameters}
+        held = (id(each) for group in optimizer.param_groups for each in group["params"])
+        if optimizer is not self._optimizer and not own.isdisjoint(held):
+            raise TaskError(
+                f"[privacy]: a second optimizer ({type(optimizer).__name__}) is about to step what is trained here: "
+                "give all of it to the one that p2ptrain.join has, in groups where they differ"
+            )
 
     def _parts(self) -> list[torch.Tensor]:
         return [self._gradient_d[place.span].view(place.shape) for place in self._places]
 
     def _is_public(self) -> bool:
-        bits_d, public_d = self._values.vector().view(torch.int32), self.public_d.view(torch.int32)
-        return torch.equal(bits_d, public_d)  # as bits: nan is nan
+        if not _are_same(self._values.vector(), self.public_d):
+            return False
+        return all(_are_same(it, self._finer[name]) for name, it in self._values.finer().items())
 
-    def _check_model(self, examples: "LoopExamples") -> None:
+    def _be_public(self) -> None:
+        self.public_d = self._values.vector()
+        self._finer = self._values.finer()  # bits of float64, which the vector lacks
+
+    def _check_model(self) -> None:
         self._values.check_same(self._model)
         if [name for name, _ in trainable(self._model)] != [name for name, _ in self._named]:
             raise TaskError("[privacy]: parameters were frozen or thawed after the join: join anew, with a new run_dir")
         self._check_parameters()
-        examples.check_untrained()
-        if not self._knows_optimizer and _has_stepped(self._optimizer):
+        self.check_untrained()
+        if not self.knows_optimizer:
             raise TaskError(
                 f"[privacy]: the optimizer ({type(self._optimizer).__name__}) has a state already, and nothing says "
                 "what it was made of: give p2ptrain.join a new one"
@@ -186,8 +244,7 @@ class LoopExamples:
     ) -> None:
         self.draws = draws
         self._model, self.machine, self._loss, self._examples_at = model, machine, loss, examples_at
-        self._gradients = ExampleGradients(loss, model, machine)
-        self._untrained = _untrained(model)
+        self._gradients = ExampleGradients(self._scalar, model, machine)
         self._modes: Sequence[bool] = ()
         self._compare()
 
@@ -197,23 +254,28 @@ class LoopExamples:
             self._compare()
         return self._gradients(self._batch(numbers))
 
-    def check_untrained(self) -> None:
-        """Raise TaskError where a buffer or a frozen parameter has changed since the loop began: what is released would
-        depend on the data in another way."""
-        if _untrained(self._model) != self._untrained:
-            raise TaskError(
-                "[privacy]: a buffer or a frozen parameter of the model has changed within the loop, which no noise "
-                "covers: put the model into eval mode for what you compute with it beside private steps"
-            )
-
     def _compare(self) -> None:
-        check_example_gradients(self._loss, self._model, self.machine, self._batch(compared(self.draws.count)))
+        if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            raise TaskError("[privacy]: no gradient is computed within torch.no_grad() or inference_mode()")
+        check_example_gradients(self._scalar, self._model, self.machine, self._batch(compared(self.draws.count)))
         self._modes = _modes(self._model)
+
+    def _scalar(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        value = self._loss(model, batch)
+        if not isinstance(value, torch.Tensor) or value.ndim or not value.requires_grad:
+            kind = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise TaskError(f"[privacy]: the loss has to be a scalar tensor with a gradient, and is {kind}")
+        return value
 
     def _batch(self, numbers: list[int]) -> Batch:
         batch = self._examples_at(numbers)
-        for leaf in pytree.tree_leaves(batch):
-            if isinstance(leaf, torch.Tensor) and (not leaf.ndim or len(leaf) != len(numbers)):
+        leaves = pytree.tree_leaves(batch)
+        strangers = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        if strangers or not leaves:
+            found = strangers[0] if strangers else "nothing"
+            raise TaskError(f"[privacy]: a batch has to be tensors in tuples, lists or dicts, and here is {found}")
+        for leaf in leaves:
+            if not leaf.ndim or len(leaf) != len(numbers):
                 shape = tuple(leaf.shape)
                 raise TaskError(
                     f"[privacy]: {len(numbers)} examples were asked for, and a tensor of shape {shape} came: its first "
@@ -226,11 +288,18 @@ def _modes(model: nn.Module) -> list[bool]:
     return [module.training for module in model.modules()]
 
 
-def _untrained(model: nn.Module) -> list[tuple[int, int]]:
-    """Which tensors there are beside the trained ones, and how often each was written to."""
-    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-    tensors = [each for each in (*frozen, *model.buffers()) if not each.is_inference()]  # those are never written to
-    return [(id(each), each._version) for each in tensors]
+def _frozen(model: nn.Module) -> list[torch.Tensor]:
+    """Parameters that are not trained. Whether one was written to is told by its version: they may be billions."""
+    return [it for it in model.parameters() if not it.requires_grad and not it.is_inference()]  # those never change
+
+
+def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are alike, bit for bit: nan is nan."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    if one.layout is not torch.strided:
+        one, other = one.to_dense(), other.to_dense()
+    return torch.equal(*(it.detach().contiguous().view(-1).view(torch.uint8) for it in (one, other)))
 
 
 def _has_stepped(optimizer: torch.optim.Optimizer) -> bool:

@@ -46,6 +46,9 @@ OPTIMIZER_PREFIX: Final = "optimizer."
 FINER_PREFIX: Final = "finer."
 """Before what the fp32 `parameters` of a state lack of those in float64."""
 
+PRIVATE_STEPS: Final = "private_steps"
+"""In `state_dict`, a bool (): the optimizer's state is of private steps alone. That of a protected round is not."""
+
 Evaluate = Callable[[nn.Module], float | Mapping[str, float]]
 """Returns the held-out loss of a model, in eval mode and under no_grad: a number, or a dict with `loss` and metrics."""
 
@@ -346,11 +349,14 @@ class UserModel:
         return self._state(_in_memory if scratch is None else _Filing(scratch))
 
     def _state(self, take: Take) -> dict[str, Storable]:
-        untrained = {UNTRAINED_PREFIX + name: value for name, value in untrained_of(self.model, self._trained).items()}
+        steps = self.private_steps
+        found = untrained_of(self.model, self._trained) if steps is None else steps.untrained
+        untrained = {UNTRAINED_PREFIX + name: value for name, value in found.items()}
         kept = self._values.finer() if self._private is None else {}  # bits of moves that are not released
         finer = {FINER_PREFIX + name: value for name, value in kept.items()}
         optimizer = self._optimizer_state(take)
-        return {"parameters": self.vector(), **finer, **optimizer, **untrained, "counters": self.counters()}
+        by = {} if steps is None else {PRIVATE_STEPS: torch.ones((), dtype=torch.bool)}
+        return {"parameters": self.vector(), **finer, **optimizer, **untrained, **by, "counters": self.counters()}
 
     def counters(self) -> torch.Tensor:
         """Return int64 (3,): steps, tokens, skipped steps."""
@@ -365,16 +371,21 @@ class UserModel:
         counters = state.get("counters")
         if counters is None or counters.shape != (3,):
             raise ValueError("its counters are missing")
-        self._load_optimizer(_Under(OPTIMIZER_PREFIX, state))
+        optimizer = _Under(OPTIMIZER_PREFIX, state)
+        if self.private_steps is not None and len(optimizer) and PRIVATE_STEPS not in state:
+            raise ValueError("its optimizer has seen gradients that were not private: give another run_dir")
+        self._load_optimizer(optimizer)
         if parameters_d is not None:
             self.load_vector(parameters_d)
             if self._private is None:
                 self._values.add_finer_(_Under(FINER_PREFIX, state))
         take_up_untrained(self.model, _Under(UNTRAINED_PREFIX, state), self._trained)
+        if self.private_steps is not None:
+            self.private_steps.untrained_loaded()
         self.global_step, self.tokens, self.skipped_steps = (int(count) for count in counters)
 
     def _optimizer_state(self, take: Take) -> dict[str, Storable]:
-        if self.optimizer is None:
+        if self.optimizer is None or (self.private_steps is not None and not self.private_steps.knows_optimizer):
             return {}
         if self._shards is None:
             found, self._unkept = packed(self.optimizer, self._names(), take)

@@ -1,6 +1,7 @@
 """`p2ptrain.join` with `privacy.privatizer = "example"`: loops whose steps are private one by one, over real libp2p."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import p2ptrain
 from node.cli.app import app
 from node.privacy.ledger import read_ledger
 from node.privacy.privacy_report import report_of
-from node.system.errors import UsageError
+from node.system.errors import RunError, UsageError
 from p2ptrain.integrations.swarm import Swarm
 from p2ptrain.integrations.trainer_swarm import TrainerSwarm
 from p2ptrain.privacy.allowance import BLOCK
@@ -156,6 +157,94 @@ def test_what_a_loop_does_beside_its_private_steps_leaves_in_nothing(tmp_path: P
     torch.testing.assert_close(torch.cat([kept[name].flatten() for name in model.state_dict()]), public_d)
     assert sum(fields["steps"] for fields in told(swarm, "round")) == 6, "the rest of a round is one more at the end"
     assert spent(swarm) >= 8, "what was drawn and not used is spent"
+
+
+def test_a_loop_that_forgets_its_step_is_told_before_its_budget_is_gone(tmp_path: Path) -> None:
+    swarm, optimizer = joined(model_of(), tmp_path, settings=PRIVATE)
+    with swarm:
+        with pytest.raises(UsageError, match="no step was taken by it"):
+            for _ in swarm.private_gradients(loss, examples_at, COUNT):
+                pass
+        assert train(swarm, optimizer, 3) == 3
+    assert spent(swarm) == 4
+
+
+def test_another_optimizer_of_the_model_is_refused_before_it_moves(tmp_path: Path) -> None:
+    model = model_of()
+    swarm, optimizer = joined(model, tmp_path, settings=PRIVATE)
+    other = torch.optim.SGD([model[2].bias], lr=0.1)  # type: ignore[index]
+    with swarm:
+        for _ in swarm.private_gradients(loss, examples_at, COUNT):
+            before_d = vector(model)
+            with pytest.raises(UsageError, match="a second optimizer"):
+                other.step()
+            assert torch.equal(vector(model), before_d)
+            optimizer.step()
+            break
+        assert swarm.global_step == 1
+    other.step()  # it is the program's own again
+
+
+def test_buffers_that_a_loop_changes_are_in_no_export_and_no_checkpoint(tmp_path: Path) -> None:
+    """As running means are, of a forward pass in training mode for a log."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1)).eval()
+    swarm, optimizer = joined(model, tmp_path, settings=PRIVATE)
+    with swarm:
+        assert train(swarm, optimizer, 4) == 4
+        swarm.export(tmp_path / "before")
+        model.train()(X)
+        model.eval()
+        assert bool(model[1].running_mean.any())
+        with pytest.raises(UsageError, match="a buffer or a frozen parameter"):
+            swarm.export(tmp_path / "after")
+        with pytest.raises(UsageError, match="a buffer or a frozen parameter"):
+            train(swarm, optimizer, 1)
+    kept = p2ptrain.load(tmp_path)
+    assert not bool(kept["1.running_mean"].any())
+    assert int(kept["1.num_batches_tracked"]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_fork_has_no_gradients_of_what_its_parent_has_paid_for(tmp_path: Path) -> None:
+    swarm, optimizer = joined(model_of(), tmp_path, settings=PRIVATE)
+    with swarm:
+        steps = swarm.private_gradients(loss, examples_at, COUNT)
+        next(steps)
+        optimizer.step()
+        child = os.fork()
+        if child == 0:
+            try:
+                next(steps)
+            except UsageError as error:
+                os._exit(7 if "is a fork" in str(error) else 1)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        next(steps)
+        optimizer.step()
+    assert spent(swarm) == 4
+
+
+def test_a_folder_of_private_rounds_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Its optimizer has seen gradients without noise."""
+
+    def begun(settings: dict[str, object]) -> tuple[Swarm, nn.Module, torch.optim.Optimizer]:
+        model = model_of()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        settings = {**ALONE, **settings, "privacy.public_start": True}
+        swarm = p2ptrain.join(model, optimizer, run_dir=tmp_path, inner_steps=4, settings=settings, quiet=True)
+        return swarm, model, optimizer
+
+    by_rounds, model, optimizer = begun({"privacy.privatizer": "update"})
+    with by_rounds:
+        for seed in range(4):
+            loss_of(model, seed).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    by_steps, _, _ = begun(PRIVATE)
+    with pytest.raises(RunError, match="gradients that were not private"), by_steps:
+        pass
 
 
 def test_what_it_wants_is_said_in_one_line(tmp_path: Path) -> None:

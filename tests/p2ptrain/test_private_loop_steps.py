@@ -22,6 +22,7 @@ from p2ptrain.tasks.digits import Digits
 from p2ptrain.training import TrainConfig, Trainer, UserModel
 from p2ptrain.training.private_loop_steps import LoopExamples
 from p2ptrain.training.private_training import PrivateTraining
+from p2ptrain.training.trainer import UNTRAINED_PREFIX
 from tests.seeded_bytes import seeded_bytes
 
 SHARD = Shard(index=0, count=8)
@@ -204,7 +205,10 @@ class Counts(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner, self.counts = nn.Linear(6, 3), False
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
         self.register_buffer("calls", torch.zeros(()))
+
+    calls: torch.Tensor
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.counts:
@@ -229,6 +233,51 @@ def test_what_changes_beside_the_parameters_is_refused_at_the_next_gradient() ->
         loop.learner.fill_gradient(examples)
 
 
+def counted(model: Counts) -> None:
+    model.calls += 1
+
+
+def counted_unseen(model: Counts) -> None:
+    model.calls.data += 1
+
+
+def replaced(model: Counts) -> None:
+    model.calls = model.calls + 1
+
+
+def thawed_and_moved(model: Counts) -> None:
+    with torch.no_grad():
+        model.frozen.add_(1.0)
+
+
+@pytest.mark.parametrize("change", [counted, counted_unseen, replaced, thawed_and_moved])
+def test_what_is_not_trained_leaves_as_it_was_at_the_join(change: Callable[[Counts], None]) -> None:
+    """Also where it has changed between two loops, or after the last gradient."""
+    model = Counts()
+    loop = Loop(model, optimizer=torch.optim.SGD(model.inner.parameters(), lr=0.5))
+    before = loop.learner.state_dict()
+    assert loop.learner.fill_gradient(loop.examples())
+    loop.step()
+    for _ in range(2):  # twice: a new tensor may lie where the first one did
+        change(model)
+    after = loop.learner.state_dict()
+    for name in (f"{UNTRAINED_PREFIX}calls", f"{UNTRAINED_PREFIX}frozen"):
+        assert torch.equal(after[name], before[name])
+    with pytest.raises(TaskError, match="a buffer or a frozen parameter"):
+        loop.learner.fill_gradient(loop.examples())
+    loop.learner.load_state_dict(after)
+    assert model.calls == 0
+    assert loop.learner.fill_gradient(loop.examples())
+
+
+def test_bits_that_fp32_has_no_room_for_are_looked_at_too() -> None:
+    loop = Loop(model_of(torch.float64))
+    loop.learner.fill_gradient(loop.examples())
+    loop.model[0].weight.data *= 1 + 1e-12  # type: ignore[index, union-attr, operator]
+    with pytest.raises(TaskError, match="moved by something else"):
+        loop.step()
+
+
 def test_an_optimizer_that_has_stepped_before_is_refused_but_with_the_state_that_a_checkpoint_kept() -> None:
     model = model_of()
     optimizer = torch.optim.Adam(model.parameters())
@@ -244,6 +293,35 @@ def test_an_optimizer_that_has_stepped_before_is_refused_but_with_the_state_that
     assert loop.learner.fill_gradient(loop.examples())
     adagrad = Loop(other, optimizer=torch.optim.Adagrad(other.parameters()))
     assert adagrad.learner.fill_gradient(adagrad.examples()), "its zeros say nothing"
+
+
+def test_a_state_that_nothing_is_known_of_is_in_no_checkpoint_and_is_none_after_it() -> None:
+    """Else a restart would take its word for the optimizer's."""
+    model = model_of()
+    optimizer = torch.optim.Adam(model.parameters())
+    loss_of(model, rows_at([0, 1])).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    loop = Loop(model, optimizer=optimizer)
+    state = loop.learner.state_dict()
+    assert not [name for name in state if name.startswith("optimizer.")]
+    loop.learner.load_state_dict(state)
+    with pytest.raises(TaskError, match="has a state already"):
+        loop.learner.fill_gradient(loop.examples())
+
+
+def test_an_optimizer_of_private_rounds_is_none_of_private_steps() -> None:
+    """It has seen each gradient as it was: its momentum would be in the next model."""
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    by_rounds = UserModel(model, optimizer, TrainConfig(), Shard(), data_seed=3)
+    by_rounds.protect(PrivateTraining(privatizer=privacy.get("update")), by_rounds.vector())
+    loss_of(model, rows_at([0, 1])).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    other = model_of()
+    loop = Loop(other, optimizer=torch.optim.SGD(other.parameters(), lr=0.5, momentum=0.9))
+    with pytest.raises(ValueError, match="gradients that were not private"):
+        loop.learner.load_state_dict(by_rounds.state_dict())
+    assert not loop.optimizer.state
 
 
 class ByBatch(nn.Module):
@@ -301,6 +379,41 @@ def test_a_batch_of_another_size_is_refused() -> None:
         Loop(model_of()).steps.examples(loss_of, lambda rows: (X[rows * 2], Y[rows * 2]), len(X))
     with pytest.raises(TaskError, match="no example to draw"):
         Loop(model_of()).steps.examples(loss_of, rows_at, 0)
+    with pytest.raises(TaskError, match="no integer"):
+        Loop(model_of()).steps.examples(loss_of, rows_at, 40.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("batch", "word"),
+    [
+        (lambda rows: X[rows].numpy(), "ndarray"),
+        (lambda rows: (X[rows], None), "NoneType"),
+        (lambda rows: (), "nothing"),
+    ],
+)
+def test_a_batch_of_other_things_than_tensors_is_refused(batch: Callable[[list[int]], Any], word: str) -> None:
+    with pytest.raises(TaskError, match=f"tensors in tuples, lists or dicts, and here is {word}"):
+        Loop(model_of()).steps.examples(loss_of, batch, len(X))
+
+
+@pytest.mark.parametrize(
+    ("loss", "word"),
+    [
+        (lambda model, batch: 0.5, "is float"),
+        (lambda model, batch: None, "is NoneType"),
+        (lambda model, batch: loss_of(model, batch).detach(), r"is shape \(\)"),
+        (lambda model, batch: loss_of(model, batch)[None], r"is shape \(1,\)"),
+    ],
+)
+def test_a_loss_that_is_no_scalar_with_a_gradient_is_refused(loss: Callable[..., Any], word: str) -> None:
+    with pytest.raises(TaskError, match=f"a scalar tensor with a gradient, and {word}"):
+        Loop(model_of()).examples(loss)
+
+
+def test_a_loop_within_no_grad_is_refused() -> None:
+    for mode in (torch.no_grad, torch.inference_mode):
+        with pytest.raises(TaskError, match=r"within torch\.no_grad"), mode():
+            Loop(model_of()).examples()
 
 
 def test_a_step_that_drew_nobody_has_noise_alone_and_asks_for_no_examples() -> None:
