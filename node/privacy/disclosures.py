@@ -138,7 +138,9 @@ def _of_own_loop(*, per_round: bool) -> list[Disclosure]:
     else:
         program = "it sees the examples, and their losses"
         found += [
-            Disclosure(buffers, Coverage.WITHHELD, "a step is refused where one has changed"),
+            Disclosure(
+                buffers, Coverage.WITHHELD, "they leave as at the join; a step is refused where one has changed"
+            ),
             Disclosure("how many examples a step drew", Coverage.WITHHELD, "the expected number divides the sum"),
         ]
     return [*found, Disclosure("what your program itself prints, saves or sends", Coverage.UNCOVERED, program)]

@@ -160,7 +160,7 @@ def test_what_a_loop_does_beside_its_private_steps_leaves_in_nothing(tmp_path: P
 
 
 def test_a_loop_that_forgets_its_step_is_told_before_its_budget_is_gone(tmp_path: Path) -> None:
-    swarm, optimizer = joined(model_of(), tmp_path, settings=PRIVATE)
+    swarm, optimizer = joined(model_of(), tmp_path, settings={**PRIVATE, "privacy.epsilon": 1.5})
     with swarm:
         with pytest.raises(UsageError, match="no step was taken by it"):
             for _ in swarm.private_gradients(loss, examples_at, COUNT):

@@ -383,6 +383,30 @@ def test_a_batch_of_another_size_is_refused() -> None:
         Loop(model_of()).steps.examples(loss_of, rows_at, 40.0)  # type: ignore[arg-type]
 
 
+def test_a_gradient_whose_examples_failed_to_load_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of it is summed then, without noise; and the one before it is gone as well."""
+    loop = Loop(model_of(), source=Chosen([1, 2, 3]), chunk=1)
+    examples = loop.examples()
+    assert loop.learner.fill_gradient(examples)
+    left = 2
+
+    def failing(rows: list[int]) -> Batch:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError("the disk is gone")
+        return rows_at(rows)
+
+    monkeypatch.setattr(examples, "_examples_at", failing)
+    with pytest.raises(OSError, match="the disk is gone"):
+        loop.learner.fill_gradient(examples)
+    with pytest.raises(TaskError, match="has no private gradient"):
+        loop.step()
+    monkeypatch.setattr(examples, "_examples_at", rows_at)
+    assert loop.learner.fill_gradient(examples)
+    loop.step()
+
+
 @pytest.mark.parametrize(
     ("batch", "word"),
     [
