@@ -421,9 +421,10 @@ class Swarm:
                     "the optimizer steps in the backward pass, where no parameter may be corrected",
                     "leave it out of p2ptrain.join, and call swarm.step() after each backward pass",
                 )
-            if steps is not None:
-                steps.step_taken()
-            self._stepped()
+            with told_as_usage():
+                is_whole = steps is None or steps.step_taken()
+            if is_whole:
+                self._stepped()
 
         def another(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             if optimizer is own or held_by(own).isdisjoint(held_by(optimizer)):

@@ -169,6 +169,32 @@ def test_a_loop_that_forgets_its_step_is_told_before_its_budget_is_gone(tmp_path
     assert spent(swarm) == 4
 
 
+class Decaying(torch.optim.SGD):
+    """Has a step of its own around the one that it inherits, as many optimizers have."""
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.no_grad():
+            for each in self.param_groups[0]["params"]:
+                each.mul_(0.99)
+        found = super().step(closure)
+        with torch.no_grad():
+            for each in self.param_groups[0]["params"]:
+                each.mul_(0.99)
+        return found
+
+
+def test_an_optimizer_that_calls_the_step_it_inherits_takes_one(tmp_path: Path) -> None:
+    model = model_of()
+    torch.optim.SGD(model.parameters())  # torch hooks a class's step when its first instance is made
+    optimizer = Decaying(model.parameters(), lr=0.05)
+    settings = {**ALONE, **PRIVATE, "privacy.public_start": True}
+    with p2ptrain.join(model, optimizer, run_dir=tmp_path, inner_steps=4, settings=settings, quiet=True) as swarm:
+        assert train(swarm, optimizer, 5) == 5
+        assert swarm.global_step == 5
+        assert swarm._learner is not None
+        assert torch.equal(swarm._learner.vector(), vector(model))
+
+
 def test_another_optimizer_of_the_model_is_refused_before_it_moves(tmp_path: Path) -> None:
     model = model_of()
     swarm, optimizer = joined(model, tmp_path, settings=PRIVATE)
