@@ -39,6 +39,8 @@ def main() -> None:
     pixels, digits = load_digits(return_X_y=True)
     x, y = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(digits)
     own = torch.tensor([index for index in range(len(x) - HELD_OUT) if str(digits[index]) in options.only])
+    if not len(own):
+        parser.error(f"--only {options.only!r} names none of the digits 0 to 9")
     torch.manual_seed(0)  # all members begin with the same model
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)

@@ -46,7 +46,7 @@ def test_what_is_written_right_comes_back(parse, text, value):
         (bits_per_second, "20Mb", "may be bits or bytes: write Mbit or MB"),
         (bits_per_second, "20mbit", "no unit 'mbit'"),
         (bits_per_second, "0Mbit", "above 0"),
-        (bits_per_second, "-3Mbit", "no rate"),
+        (bits_per_second, "-3Mbit", "must not be negative"),
         (bits_per_second, "fast", "no rate"),
         (bytes_in, "24", "name bit or B"),
         (seconds, "80", "end it with"),
