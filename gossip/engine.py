@@ -133,6 +133,8 @@ class Engine:
         self.peer_scores = PeerScores(self._actions)
         self.stats = self.peer_scores.stats
         self.peerstore = PeerStore(self._takes_record) if layout.own else PeerStore()
+        self._vouched: frozenset[PeerId] = frozenset()
+        """Members of whom so many neighbours tell that not all of these lie, as of the last look round."""
         self._labels = RegionLabels(self.peerstore.region_of, bound if layout.own else bound_to_none, self.peer_scores)
         self.publisher = Publisher(identity, self.scope, config.history, config.max_payload_bytes)
         self.bridges = Bridges(self.me, self.scope, layout, self._labels.region_of, self._is_met, self._met_changes)
@@ -438,6 +440,7 @@ class Engine:
         there = [peer for peer in known if self._roles.trains(peer) and self.peerstore.addresses(peer)]
         for peer in [peer for peer in self.neighbours if not self.bridges.is_ours(peer)]:
             self.mesh.drop(peer, "it is of another region")
+        self._vouched = self._hello_records.vouched(self._liars + 1)
         partners = self.partners
         dialable = {*partners, *(peer for peer in there if self.mesh.dialable(peer, now))}
         self.bridges.look_round(dialable, lambda peer: peer in partners or self.mesh.is_there(peer, now))
@@ -451,7 +454,7 @@ class Engine:
         return standing
 
     def _is_met(self, peer: PeerId) -> bool:
-        return self._standing_of(peer) >= RecordTrust.FIRST_HAND
+        return self._standing_of(peer) >= RecordTrust.FIRST_HAND or peer in self._vouched
 
     def _met_changes(self) -> int:
         return self.peerstore.met_changes

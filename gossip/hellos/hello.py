@@ -100,6 +100,7 @@ class Hellos:
         self._learn_records(peer, hello, now)  # before it is admitted: what is known of it decides about its place
         if hello.admitted:
             self._places.give(peer, hello.neighbours, now, answers=False)
+            self._records.note_told(peer, hello)
         self._outcomes.learn_link(peer, hello, now)
         return self.to(peer, now, answers=True)
 
@@ -112,6 +113,7 @@ class Hellos:
             self._learn_records(peer, hello, now)
             if hello.admitted:
                 self._places.give(peer, hello.neighbours, now, answers=True)
+                self._records.note_told(peer, hello)
         finally:
             if peer not in self._places.partners:
                 self._actions.add(Disconnect(peer=peer, hurried=False))

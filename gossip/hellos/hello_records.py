@@ -3,6 +3,7 @@
 import random
 from functools import partial
 
+from gossip.core.digests import digest_of
 from gossip.core.ids import PeerId
 from gossip.core.messages import Hello
 from gossip.discovery.peerstore import PeerStore
@@ -25,6 +26,8 @@ class HelloRecords:
         self._rng = rng
         self._told = ToldPeers()
         """Only in a run with regions; else each neighbour has its own."""
+        self._told_by = ToldPeers()
+        """The records that each neighbour has told us of, only in a run with regions."""
 
     def told_to(self, peer: PeerId) -> tuple[bytes, ...]:
         """Return the records in a hello to `peer`: a neighbour gets each once, since it stays. In a run with regions
@@ -55,6 +58,19 @@ class HelloRecords:
         if self._bridges.own:
             self._told.of(peer).add(hello.records)
 
+    def note_told(self, neighbour: PeerId, hello: Hello) -> None:
+        """Note which members a neighbour tells us of, for `vouched`. No-op for who is none, and without regions."""
+        if self._bridges.own and neighbour in self._mesh.table:
+            self._told_by.of(neighbour).add(hello.records)
+
+    def vouched(self, tellers: int) -> frozenset[PeerId]:
+        """Return the members of whom so many of our neighbours have told us, by the very record that we hold. Who does
+        not lie tells only of members that gave it their records and answered at one of their addresses."""
+        told = [self._told_by.of(peer).names() for peer in self._mesh.table if self._bridges.own]
+        digests = {record.peer: digest_of(record.raw) for record in (self._peerstore.known() if told else ())}
+        return frozenset(peer for peer, it in digests.items() if sum(it in names for names in told) >= tellers)
+
     def forget(self, peer: PeerId) -> None:
-        """Forget what a peer has, whose connection is lost."""
+        """Forget what a peer has, and has told us, whose connection is lost."""
         self._told.forget(peer)
+        self._told_by.forget(peer)

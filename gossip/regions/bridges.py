@@ -41,7 +41,8 @@ class Bridges:
         met_changes: Callable[[], int],
     ) -> None:
         """`region_of`: the label that another member's record has, None where none is known. `is_met`: whether a member
-        has given its record itself. `met_changes`: a number that is another one when that has changed of anybody."""
+        is no made-up one: it has given its record itself, or neighbours enough tell of it. `met_changes`: a number that
+        is another one when a record was given, or is gone; the other is looked at in each look round."""
         self.own = layout.own
         self.adjacent = adjacent(layout.own, layout.regions, scope)
         """The regions beside ours."""
@@ -120,7 +121,8 @@ class Bridges:
         return here | {self._me} if region == self.own else here
 
     def met(self) -> frozenset[PeerId]:
-        """Return the members of our region that have given their records themselves, and us: others may be made up."""
+        """Return the members of our region that have given their records themselves or of whom neighbours enough tell,
+        and us: others may be made up."""
         changes = self._met_changes()
         if self._met_at != changes:
             ours = self.members_of(self.own)
@@ -197,8 +199,7 @@ class Bridges:
         return displaced
 
     def _belongs(self, peer: PeerId) -> bool:
-        """Return whether a member of another region belongs beside us, as far as we know the members of ours that have
-        given their records themselves: others may be made up."""
+        """Return whether a member of another region belongs beside us, among the members of ours that are `met`."""
         return nearest_after(peer, self.met(), self._scope) == self._me
 
     def _least_needed(self) -> PeerId | None:

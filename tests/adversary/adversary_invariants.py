@@ -50,6 +50,10 @@ STEPS_SHARE: Final = 0.6
 REFINED_SHARE: Final = 0.7
 """Of the refinements that a node has of the other honest ones without hostile nodes."""
 
+MOVED_SHARE: Final = 0.6
+"""Of the moves that nodes make by the other region's model without hostile nodes, in the mean: each makes two or three,
+and one that is late by a turn is no harm."""
+
 
 @dataclass
 class Violations:
@@ -72,13 +76,15 @@ class Violations:
 @dataclass(frozen=True)
 class Clean:
     """What the same run comes to without hostile nodes. `company`: honest members of a round, in the mean. `refined`:
-    refinements that a node has of an honest neighbour as a round closes, in the mean."""
+    refinements that a node has of an honest neighbour as a round closes, in the mean. `moved`: how often a node moves
+    by the other region's model, in the mean."""
 
     loss: float
     seconds: float
     steps: int
     company: float
     refined: float
+    moved: float
 
 
 # -- while it goes on
@@ -206,6 +212,7 @@ def judge(stage: Stage, clean: Clean | None, seconds: float, found: Violations) 
     if clean is not None:
         _company(stage, clean, found)
         _refined(stage, clean, found)
+        _moved(stage, clean, found)
         _loss(stage, clean, found)
         if seconds > clean.seconds * STRETCH + STRETCH_S:
             found.add("stretched", f"{seconds:.0f} s, and {clean.seconds:.0f} s without hostile nodes")
@@ -344,6 +351,19 @@ def _refined(stage: Stage, clean: Clean, found: Violations) -> None:
                 f"{life.member.name} has {refined_of(stage, life):.2f} refinements of an honest node,"
                 f" of {clean.refined:.2f}",
             )
+
+
+def mean_moved(stage: Stage) -> float:
+    """How often honest trainers moved by the other region's model, in the mean."""
+    trainers = [life.member for life in stage.lives if life.role == "trainer"]
+    return fmean(sum(event["moved"] for event in member.told("regions")) for member in trainers)
+
+
+def _moved(stage: Stage, clean: Clean, found: Violations) -> None:
+    """Regions stay together, whoever publishes for them, or keeps others from it."""
+    moved = mean_moved(stage)
+    if moved < MOVED_SHARE * clean.moved:
+        found.add("apart", f"nodes move by the other region's model {moved:.2f} times, of {clean.moved:.2f}")
 
 
 def _places(stage: Stage, found: Violations) -> None:

@@ -23,6 +23,7 @@ from adversary_invariants import (
     judge,
     mean_company,
     mean_loss,
+    mean_moved,
     mean_refined,
     steps_of,
 )
@@ -94,6 +95,7 @@ def clean_run(scenario: Scenario) -> Clean:
         steps=steps_of(stage),
         company=mean_company(stage),
         refined=mean_refined(stage),
+        moved=mean_moved(stage),
     )
 
 

@@ -24,13 +24,13 @@ from gossip.reachability.circuit import HOP_PROTOCOL, CircuitKind, CircuitMessag
 NEWCOMERS = frozenset({"join", "crowd", "resume", "observer", "open"})
 
 
-def invented(act: Act, number: int, *addresses: str) -> bytes:
-    """A record of somebody who is not there."""
+def invented(act: Act, number: int, *addresses: str, region: str = "") -> bytes:
+    """A record of somebody who is not there, of a region."""
     identity = key_of(f"invented-{act.move.seed}-{number}")
     known = tuple(f"{address}/p2p/{identity.peer_id}" for address in addresses) or (
         f"/memory/9999/p2p/{identity.peer_id}",
     )
-    return seal(identity, act.stage.scope, record_statement(epoch=1, version=1, addresses=known)).raw
+    return seal(identity, act.stage.scope, record_statement(epoch=1, version=1, addresses=known, region=region)).raw
 
 
 @move(

@@ -7,10 +7,12 @@ from adversary_move import Act, move
 from adversary_scenario import BOUND, LABELS, LATE_REGION, REGIONS, RESIDENCY
 from adversary_stage import Life
 from moves_chains import new_epoch
+from moves_lies import invented
 
 from gossip.blobs.blob import blob_manifest_of
 from gossip.core.envelope import seal
 from gossip.core.errors import GossipError
+from gossip.core.limits import MAX_HELLO_RECORDS
 from gossip.core.messages import (
     ChunkRequest,
     HeadersRequest,
@@ -71,6 +73,27 @@ async def _labels(act: Act) -> None:
     for number in range(act.move.amount):
         await come_as(act, act.rng.choice([*LABELS, f"made-up-{number}", "x"]))
         await trio.sleep(act.move.seconds / act.move.amount)
+
+
+@move(
+    "regional.members",
+    amounts=(4, 120),
+    seconds=(20, 120),
+    variants=("nobody", "itself"),
+    speaks=("record", "hello"),
+    among=REGIONS | LATE_REGION,
+)
+async def _members(act: Act) -> None:
+    """A neighbour that tells of members of its region that there are not: at nobody's address, or all at its own."""
+    label = act.rng.choice(LABELS)
+    await come_as(act, label)
+    where = act.peer.address if act.move.variant == "itself" else "/memory/9999"
+    told = [invented(act, number, where.partition("/p2p/")[0], region=label) for number in range(act.move.amount)]
+    for start in range(0, len(told), MAX_HELLO_RECORDS):
+        act.peer.records = told[start : start + MAX_HELLO_RECORDS]
+        for life in act.targets:
+            await act.peer.greet(life.peer)
+        await trio.sleep(act.move.seconds * MAX_HELLO_RECORDS / max(MAX_HELLO_RECORDS, len(told)))
 
 
 @move(

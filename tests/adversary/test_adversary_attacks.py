@@ -180,3 +180,13 @@ def test_who_breaks_refinements_off_takes_no_places_but_its_own(variant: str, mo
     begin = LayerPlaces.__init__
     monkeypatch.setattr(LayerPlaces, "__init__", lambda places, liars: begin(places, liars=0))
     assert play(_breaks_off(variant)).names == ("coarse",)
+
+
+# -- regions
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("variant", ["nobody", "itself"])
+def test_members_that_a_liar_makes_up_do_not_publish_in_the_place_of_those_that_there_are(variant: str) -> None:
+    scenario = Scenario(kind="regions", honest=8, f=1)
+    holds(scenario, Move(kind="regional.members", at=20.0, variant=variant, amount=120, seconds=100.0))
