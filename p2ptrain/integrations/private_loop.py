@@ -10,6 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from node.system.errors import UsageError
 from p2ptrain.tasks import TaskError
 from p2ptrain.training.private_loop_steps import PrivateLoopSteps
+from p2ptrain.training.user_model import is_inherited_step
 
 
 @contextmanager
@@ -28,7 +29,9 @@ def hooks_of_private_steps(optimizer: torch.optim.Optimizer, steps: PrivateLoopS
     def looked_at(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         closures = (*args[1:], *kwargs.values()) if args and args[0] is optimizer else (*args, *kwargs.values())
         with told_as_usage():
-            steps.check_step(has_closure=any(each is not None for each in closures))
+            steps.check_step(
+                has_closure=any(each is not None for each in closures), inherited=is_inherited_step(optimizer)
+            )
 
     def another(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         with told_as_usage():

@@ -41,7 +41,15 @@ from p2ptrain.training.example_gradients import Loss
 from p2ptrain.training.loop_turn import LoopTurn
 from p2ptrain.training.private_loop_steps import ONE_STEP, ExamplesAt, LoopExamples
 from p2ptrain.training.train_config import TrainConfig
-from p2ptrain.training.user_model import Evaluate, UserModel, held_by, is_in_backward, torch_optimizer, unwrapped
+from p2ptrain.training.user_model import (
+    Evaluate,
+    UserModel,
+    held_by,
+    is_in_backward,
+    is_inherited_step,
+    torch_optimizer,
+    unwrapped,
+)
 
 INVITE_BEGINS: Final = "p2p"
 
@@ -416,15 +424,17 @@ class Swarm:
         steps = self._there().private_steps
 
         def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            if is_inherited_step(optimizer):
+                return
             if is_in_backward():
                 raise UsageError(
                     "the optimizer steps in the backward pass, where no parameter may be corrected",
                     "leave it out of p2ptrain.join, and call swarm.step() after each backward pass",
                 )
-            with told_as_usage():
-                is_whole = steps is None or steps.step_taken()
-            if is_whole:
-                self._stepped()
+            if steps is not None:
+                with told_as_usage():
+                    steps.step_taken()
+            self._stepped()
 
         def another(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             if optimizer is own or held_by(own).isdisjoint(held_by(optimizer)):

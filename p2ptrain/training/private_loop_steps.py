@@ -64,7 +64,7 @@ class PrivateLoopSteps:
         self._rate = privacy.rate
         self._named, self._places = trainable(model), places(model)
         self._gradient_d = torch.zeros(values.numel, device=values.device, dtype=torch.float32)
-        self._filled, self._depth = False, 0  # of the step under way: optimizers may call the step they inherit
+        self._filled = self._stepping = False
         self._knows_optimizer = False
         self.public_d = public_d
         """The model after the last step that was accounted for (d,): what may leave."""
@@ -152,7 +152,7 @@ class PrivateLoopSteps:
         """Put a private gradient of new draws into `.grad` of the trained parameters, for one step. Raises
         BudgetSpentError, with nothing drawn; TaskError where the model was changed by something else than such
         steps."""
-        self._filled, self._depth = False, 0
+        self._filled = self._stepping = False
         self._check_model()
         sums = [(self._gradient_d, self._places)]
         made = examples.gradients_at, examples.draws, self.allowance, self._privacy
@@ -161,32 +161,28 @@ class PrivateLoopSteps:
             parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(part)
         self._filled = True
 
-    def check_step(self, *, has_closure: bool) -> None:
+    def check_step(self, *, has_closure: bool, inherited: bool = False) -> None:
         """Look at what the optimizer is about to step by. Raises TaskError for all but a private gradient, as it was
-        made, of the model as it was left: nothing has moved then. What an optimizer does within its step is part of
-        it."""
+        made, of the model as it was left: nothing has moved then. `inherited`: the optimizer calls it within its own
+        step, which was looked at."""
         if has_closure:
             raise TaskError("[privacy]: optimizer.step was given a closure, which computes gradients of its own")
-        if self._depth:
-            self._depth += 1
+        if inherited:
             return
+        self._stepping = False
         if not self._filled:
             raise TaskError(f"[privacy]: this step has no private gradient: {ONE_STEP}")
         self._check_gradients()
         self._check_parameters()
-        self._depth = 1
+        self._stepping = True
 
-    def step_taken(self) -> bool:
-        """Have the model as it is be the public one: `check_step` has seen the step. False within a step of the same
-        optimizer, which goes on. Raises TaskError where it was not seen."""
-        if not self._depth:
+    def step_taken(self) -> None:
+        """Have the model as it is be the public one: `check_step` has seen the step. Raises TaskError where it has
+        not."""
+        if not self._stepping:
             raise TaskError(f"[privacy]: a step was taken that was not looked at before: {ONE_STEP}")
-        self._depth -= 1
-        if self._depth:
-            return False
-        self._filled = False
+        self._filled = self._stepping = False
         self._be_public()
-        return True
 
     def check_is_no_others(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise TaskError where another optimizer is about to step what is trained."""

@@ -10,6 +10,7 @@ that are not released.
 """
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -462,6 +463,21 @@ def held_by(optimizer: torch.optim.Optimizer) -> set[int]:
 def is_in_backward() -> bool:
     """Whether this thread is in a backward pass, in one of its hooks."""
     return torch._C._current_graph_task_id() != -1
+
+
+_HOOKED_STEP: Final = torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__
+"""What torch wraps each class's `step` in, with the hooks of the optimizer that steps."""
+
+
+def is_inherited_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a hook of this optimizer's step is called by a step of its own, of a class that calls the step it
+    inherits. torch wraps both, where the other class has had an optimizer too, and calls the hooks twice. Frames are
+    looked at since a step that raises never says that it is over."""
+    hooked, frame = 0, inspect.currentframe()
+    while frame is not None and hooked < 2:
+        hooked += frame.f_code is _HOOKED_STEP and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return hooked > 1
 
 
 def measures_of(found: float | Mapping[str, float] | torch.Tensor) -> Measures:

@@ -163,6 +163,32 @@ def joined(model: nn.Module, optimizer: object, run_dir: Path, **more: Any) -> S
     )
 
 
+class Decaying(torch.optim.AdamW):
+    """Has a step of its own around the one that it inherits, as many optimizers have."""
+
+    fails = False
+
+    def step(self, closure: Any = None) -> Any:
+        if self.fails:
+            raise ValueError("it did not work")
+        return super().step(closure)
+
+
+def test_an_optimizer_that_calls_the_step_it_inherits_takes_one_also_after_one_that_failed(tmp_path: Path) -> None:
+    model = model_of()
+    torch.optim.AdamW(model.parameters())  # torch hooks a class's step when its first instance is made
+    optimizer = Decaying(model.parameters(), lr=1e-2)
+    with joined(model, optimizer, tmp_path) as swarm:
+        train(model, optimizer, range(5))
+        assert swarm.global_step == 5
+        optimizer.fails = True
+        with pytest.raises(ValueError, match="it did not work"):
+            train(model, optimizer, range(1))
+        optimizer.fails = False
+        train(model, optimizer, range(5, 10))
+        assert swarm.global_step == 10
+
+
 def test_alone_it_changes_nothing_and_the_folder_goes_on_bit_for_bit(tmp_path: Path) -> None:
     plain = model_of()
     train(plain, torch.optim.AdamW(plain.parameters(), lr=1e-2), range(23))
