@@ -135,6 +135,8 @@ class Engine:
         self.peerstore = PeerStore(self._takes_record) if layout.own else PeerStore()
         self._vouched: frozenset[PeerId] = frozenset()
         """Members of whom so many neighbours tell that not all of these lie, as of the last look round."""
+        self._of_region = 0
+        """How many members of our region there surely are, as of then; 0 in a run without regions."""
         self._labels = RegionLabels(self.peerstore.region_of, bound if layout.own else bound_to_none, self.peer_scores)
         self.publisher = Publisher(identity, self.scope, config.history, config.max_payload_bytes)
         self.bridges = Bridges(self.me, self.scope, layout, self._labels.region_of, self._is_met, self._met_changes)
@@ -444,6 +446,7 @@ class Engine:
         partners = self.partners
         dialable = {*partners, *(peer for peer in there if self.mesh.dialable(peer, now))}
         self.bridges.look_round(dialable, lambda peer: peer in partners or self.mesh.is_there(peer, now))
+        self._of_region = sum(map(self._is_sure, self.bridges.members_of(self.bridges.own))) if self.bridges.own else 0
         self.mesh.look_round((peer for peer in there if self.bridges.is_ours(peer)), now)
 
     def _standing_of(self, peer: PeerId) -> RecordTrust:
@@ -455,6 +458,11 @@ class Engine:
 
     def _is_met(self, peer: PeerId) -> bool:
         return self._standing_of(peer) >= RecordTrust.FIRST_HAND or peer in self._vouched
+
+    def _is_sure(self, peer: PeerId) -> bool:
+        """Return whether we, or a neighbour that does not lie, have reached a member where it says it is."""
+        reached = self._standing_of(peer) is RecordTrust.VERIFIED
+        return peer == self.me or peer in self._vouched or reached
 
     def _met_changes(self) -> int:
         return self.peerstore.met_changes
@@ -577,8 +585,9 @@ class Engine:
 
     @property
     def swarm_size(self) -> int:
-        """How many members the swarm has, ourselves included, as far as our places on the rings say."""
-        return self.mesh.rings.members
+        """How many members the swarm has, or our region, ourselves included: as far as our places on the rings say, and
+        at least those that there surely are."""
+        return max(self.mesh.rings.members, self._of_region)
 
     @property
     def peers_known(self) -> int:

@@ -6,9 +6,10 @@ from functools import partial
 from gossip.core.digests import digest_of
 from gossip.core.ids import PeerId
 from gossip.core.messages import Hello
+from gossip.core.statements import PeerRecord
 from gossip.discovery.peerstore import PeerStore
 from gossip.discovery.record_exchange import RecordExchange
-from gossip.discovery.told_records import ToldPeers
+from gossip.discovery.told_records import RecordNames, ToldPeers
 from gossip.regions.bridges import Bridges
 from gossip.updates.mesh import Mesh
 
@@ -64,11 +65,21 @@ class HelloRecords:
             self._told_by.of(neighbour).add(hello.records)
 
     def vouched(self, tellers: int) -> frozenset[PeerId]:
-        """Return the members of whom so many of our neighbours have told us, by the very record that we hold. Who does
-        not lie tells only of members that gave it their records and answered at one of their addresses."""
-        told = [self._told_by.of(peer).names() for peer in self._mesh.table if self._bridges.own]
-        digests = {record.peer: digest_of(record.raw) for record in (self._peerstore.known() if told else ())}
-        return frozenset(peer for peer, it in digests.items() if sum(it in names for names in told) >= tellers)
+        """Return the members of our region of whom neighbours of so many networks have told us, by the very record that
+        we hold. Who does not lie tells only of members that gave it their records and answered at one of their
+        addresses. Nobody in a run without regions."""
+        if not self._bridges.own:
+            return frozenset()
+        told: dict[str, list[RecordNames]] = {}  # keys are free, and networks are not
+        for peer in self._mesh.table:
+            told.setdefault(self._peerstore.group_of(peer), []).append(self._told_by.of(peer).names())
+
+        def is_told(record: PeerRecord) -> bool:
+            digest = digest_of(record.raw)
+            return sum(any(digest in names for names in of_group) for of_group in told.values()) >= tellers
+
+        ours = (record for record in self._peerstore.known() if record.region == self._bridges.own)
+        return frozenset(record.peer for record in ours if is_told(record))
 
     def forget(self, peer: PeerId) -> None:
         """Forget what a peer has, and has told us, whose connection is lost."""

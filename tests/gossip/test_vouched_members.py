@@ -12,11 +12,21 @@ from gossip.core.envelope import seal
 from gossip.core.ids import PeerId
 from gossip.core.messages import Hello
 from gossip.core.statements import record_statement
-from gossip.engine import Engine
+from gossip.engine import Engine, NoConnections
 
 ME = identity(1)
 NEIGHBOURS = range(2, 7)
 MEMBER = 50
+
+
+CROWD = range(10, 13)
+
+
+class Calls(NoConnections):
+    """Of a LAN, but for the crowd, which calls from one network."""
+
+    def network_of(self, peer: PeerId) -> str | None:
+        return "203.0.114.0/24" if peer in {identity(number).peer_id for number in CROWD} else ""
 
 
 def engine(liars: int = 1, own: str = "east") -> Engine:
@@ -24,7 +34,8 @@ def engine(liars: int = 1, own: str = "east") -> Engine:
     layout = RegionLayout(own=own, regions=("east", "west") if own else ())
     run = RunInfo(run_id=SCOPE.run, genesis=GENESIS)
     config = GossipConfig()
-    it = Engine(identity=ME, config=config, run=run, rng=random.Random(1), liars=liars, layout=layout)
+    rng, calls = random.Random(1), Calls()
+    it = Engine(identity=ME, config=config, run=run, rng=rng, liars=liars, layout=layout, connections=calls)
     for number in NEIGHBOURS:
         tell(it, number)
     return it
@@ -41,12 +52,21 @@ def peer(number: int) -> PeerId:
 
 
 def tell(
-    it: Engine, teller: int, *records: bytes, region: str = "east", admitted: bool = True, at: float = 0.0
+    it: Engine,
+    teller: int,
+    *records: bytes,
+    region: str = "east",
+    admitted: bool = True,
+    answers: bool = False,
+    at: float = 0.0,
 ) -> None:
-    """A hello of one that tells of others."""
+    """A hello of one that tells of others, or its answer to ours."""
     own = record(teller, region=region)
-    said = Hello(scope=SCOPE, genesis=GENESIS, neighbours=0, admitted=admitted, record=own, records=records)
-    it.on_hello(peer(teller), said.encode(), at)
+    said = Hello(scope=SCOPE, genesis=GENESIS, neighbours=0, admitted=admitted, record=own, records=records).encode()
+    if answers:
+        it.on_hello_answer(peer(teller), said, at)
+    else:
+        it.on_hello(peer(teller), said, at)
     it.look_round(at)
 
 
@@ -84,11 +104,28 @@ def test_who_is_no_neighbour_counts_for_nothing():
     assert is_met(it, MEMBER)
 
 
+def test_keys_of_one_network_are_one_neighbour():
+    it = engine()
+    for number in CROWD:
+        tell(it, number, record(MEMBER))
+    assert len({peer(number) for number in CROWD} & it.neighbours.keys()) > 1
+    assert not is_met(it, MEMBER)
+    tell(it, 2, record(MEMBER), at=10.0)
+    assert is_met(it, MEMBER), "and one of another"
+
+
 def test_the_first_hello_of_a_neighbour_counts():
     it = engine()
-    for number in (10, 11):
+    for number in (13, 14):
         tell(it, number, record(MEMBER))
-    assert {peer(10), peer(11)} <= it.neighbours.keys()
+    assert {peer(13), peer(14)} <= it.neighbours.keys()
+    assert is_met(it, MEMBER)
+
+
+def test_what_neighbours_answer_counts_as_what_they_say_by_themselves():
+    it = engine()
+    for number in (2, 3):
+        tell(it, number, record(MEMBER), answers=True, at=10.0)
     assert is_met(it, MEMBER)
 
 
@@ -120,3 +157,15 @@ def test_who_publishes_is_drawn_among_them():
     assert set(fewer) < set(drawn), "who is drawn among all is drawn among some of them"
     assert len(drawn) == pytest.approx(200 * 4 / 6, rel=0.25)
     assert len(fewer) == pytest.approx(200 * 4 / 66, rel=0.5)
+
+
+def test_a_region_has_as_many_members_at_least_as_neighbours_tell_of():
+    """Gaps on rings say it within a third or so, and how many links go all the way depends on it."""
+    it, members = engine(), range(30, 90)
+    assert it.swarm_size == 1, "neighbours may have called from anywhere"
+    for at in range(0, 60, 4):
+        tell(it, 2, *(record(each) for each in members[at : at + 4]), at=10.0 * (1 + at))
+    assert it.swarm_size == 1, "one neighbour may lie"
+    for at in range(0, 60, 4):
+        tell(it, 3, *(record(each) for each in members[at : at + 4]), at=1000.0 + 10.0 * at)
+    assert it.swarm_size == 61
