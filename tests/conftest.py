@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 from sizes import examples, share
 
@@ -31,6 +32,15 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """No doctests are looked for in helpers and in scripts of other processes, which would be imported for it."""
     is_helper = collection_path.suffix == ".py" and not collection_path.name.startswith("test_")
     return True if is_helper and collection_path.name != "conftest.py" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Iterator[None]:
+    """A module without an example is not imported to look for one: integrations with frameworks take seconds each."""
+    found = yield
+    if file_path.suffix != ".py" or ">>>" in file_path.read_text(encoding="utf-8"):
+        return found
+    return [each for each in found if not isinstance(each, DoctestModule)]
 
 
 def pytest_collection_finish() -> None:

@@ -6,9 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import typer.main
-
-from node.cli.app import app
+from node.cli.app import commands
 from node.config.schema import known_keys
 from node.config.toml_source import parse_set
 from node.participation import PARTICIPATION
@@ -32,7 +30,7 @@ def shown(text: str) -> list[str]:
 def wrong(command: str) -> str:
     """Say what is wrong with a command, in one line; empty: nothing."""
     words = shlex.split(command, comments=True)[1:]
-    found: Any = typer.main.get_command(app)
+    found: Any = commands()
     context = found.make_context("p2ptrain", [], resilient_parsing=True)
     context.resilient_parsing = False  # from here on it raises
     context.allow_interspersed_args = True  # options after arguments, as commands take them and groups do not

@@ -3,7 +3,6 @@
 from typing import Final
 
 import torch
-from scipy import stats
 
 from p2ptrain.training.data_looks import DataLook
 
@@ -25,5 +24,7 @@ def differs(own: DataLook, held_out: DataLook) -> list[str]:
 
 def _least_p(one_nk: torch.Tensor, other_nk: torch.Tensor) -> float:
     """Return the least p-value of the columns; 1 for columns that are all alike."""
+    from scipy import stats  # a second of every node's start otherwise
+
     found = stats.ttest_ind(one_nk.numpy(), other_nk.numpy(), axis=0, equal_var=False).pvalue
     return min((float(p) for p in found if p == p), default=1.0)

@@ -53,7 +53,8 @@ def test_an_aggregator_stays_on_the_device(name: str) -> None:
     torch.testing.assert_close(values_of(found_d), expected_d, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", aggregate.names())  # after stages the lost row may be as far from several others
+# After stages the lost row may be as far from several others.
+@pytest.mark.parametrize("name", thorough_but({"trimmed_mean", "krum"}, aggregate.names()))
 def test_so_it_does_where_a_liar_sends_nan(name: str) -> None:
     rule = build_aggregator(name, 1)
     x_nd = at_least(rule)

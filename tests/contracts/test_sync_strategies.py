@@ -9,6 +9,7 @@ import itertools
 
 import pytest
 import torch
+from sizes import thorough_but
 
 from p2ptrain.compress import PayloadError
 from p2ptrain.sync import (
@@ -31,6 +32,7 @@ MOVES_THE_MEAN = {"sparse_loco"}
 
 every_strategy = pytest.mark.parametrize("name", NAMES)
 every_codec = pytest.mark.parametrize("codec", CODECS)
+one_codec = pytest.mark.parametrize("codec", thorough_but({"int4"}, CODECS))
 
 
 def genesis() -> torch.Tensor:
@@ -89,7 +91,7 @@ def spread_of(models: Models) -> float:
 
 
 @pytest.mark.slow
-@every_codec
+@one_codec
 @every_strategy
 def test_rounds_without_training_reach_consensus(name: str, codec: str) -> None:
     nodes = swarm(name, 4, compressor=codec, outer="average")
@@ -102,7 +104,7 @@ def test_rounds_without_training_reach_consensus(name: str, codec: str) -> None:
 
 
 @pytest.mark.slow
-@every_strategy
+@pytest.mark.parametrize("name", thorough_but({"tracked_gossip", "allreduce", "secure_average"}, NAMES))
 def test_the_own_outer_step_reaches_consensus_too(name: str) -> None:
     nodes = swarm(name, 4)
     thetas = scattered(nodes)
@@ -317,7 +319,7 @@ def test_another_models_state_is_refused(name: str) -> None:
 
 
 @pytest.mark.slow
-@every_codec
+@one_codec
 @every_strategy
 def test_a_late_joiner_takes_the_neighbours_model(name: str, codec: str) -> None:
     nodes = swarm(name, 4, compressor=codec, outer="average")

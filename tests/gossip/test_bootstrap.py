@@ -231,6 +231,7 @@ async def _nowhere(address: str) -> None:
     raise TransportError("nobody there")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 async def test_a_member_that_is_gone_is_not_told_of_for_ever(autojump_clock):
     async with swarm() as it, trio.open_nursery() as nursery:

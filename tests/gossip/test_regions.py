@@ -424,6 +424,7 @@ HEALED_S = 600.0
 with the loss."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lost_s", thorough_but({600.0}, [600.0, 3600.0]))
 async def test_a_lost_region_is_heard_again(autojump_clock, lost_s):
     async with swarm() as it:

@@ -303,6 +303,7 @@ async def test_trap_4_a_stock_writer_dies_of_a_reader_that_pauses(monkeypatch: p
             await stream.write(bytes(20 << 20))  # the window has grown to 16 MiB while the protocol was agreed on
 
 
+@pytest.mark.thorough
 async def test_trap_4_a_reader_that_pauses_six_seconds_loses_nothing() -> None:
     a, b = Node(), Node()
     data = bytes(range(256)) * (1 << 14)  # 4 MiB, sixteen windows

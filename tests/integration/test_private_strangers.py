@@ -77,7 +77,14 @@ async def test_what_is_no_membership_of_that_key_opens_nothing(shown: bytes, kin
     await counted(victim, kind)
 
 
-@pytest.mark.parametrize("says", [b"", b"\x00", framed(card_of("x"))[:7]], ids=["nothing", "half a length", "half"])
+@pytest.mark.parametrize(
+    "says",
+    [
+        pytest.param(b"", id="nothing", marks=pytest.mark.thorough),
+        pytest.param(b"\x00", id="half a length", marks=pytest.mark.thorough),
+        pytest.param(framed(card_of("x"))[:7], id="half"),
+    ],
+)
 async def test_one_that_stops_half_way_is_not_waited_for(says: bytes) -> None:
     roster = Roster()
     victim = member(roster, bounds=ConnectionBounds(handshake_s=2.0))

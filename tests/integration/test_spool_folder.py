@@ -45,7 +45,10 @@ class Spooled:
         return spool_address(self.transport.peer_id)
 
 
-@pytest.mark.parametrize("psk", [None, PresharedKey(bytes(range(32)))], ids=["open", "psk"])
+@pytest.mark.parametrize(
+    "psk",
+    [pytest.param(None, id="open"), pytest.param(PresharedKey(bytes(range(32))), id="psk", marks=pytest.mark.thorough)],
+)
 async def test_a_node_without_any_network_reaches_a_member(tmp_path: Path, psk: PresharedKey | None) -> None:
     member, folder = Node(psk=psk), tmp_path / "spool"
     async with running(member), trio.open_nursery() as nursery:
@@ -94,8 +97,12 @@ def flipped(pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 @pytest.mark.parametrize(
     "change",
-    [flipped, lambda pieces: (pieces[0], *pieces), lambda pieces: pieces[1:], lambda pieces: (b"\0" * 100, *pieces)],
-    ids=["altered", "repeated", "lost", "added"],
+    [
+        pytest.param(flipped, id="altered"),
+        pytest.param(lambda pieces: (pieces[0], *pieces), id="repeated", marks=pytest.mark.thorough),
+        pytest.param(lambda pieces: pieces[1:], id="lost", marks=pytest.mark.thorough),
+        pytest.param(lambda pieces: (b"\0" * 100, *pieces), id="added", marks=pytest.mark.thorough),
+    ],
 )
 async def test_who_can_write_to_the_disk_ends_a_connection_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]

@@ -94,14 +94,22 @@ def test_an_agent_of_launchd_starts_the_same_words_and_ends_after_a_mistake() ->
     assert LaunchdServices.module == "node.cli.launchd_start"
 
 
-def test_launchd_is_told_that_a_mistake_is_no_failure(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("code", "left"), [(0, 0), (1, 1), (EXIT_USAGE, 0), (EXIT_INTERRUPTED, EXIT_INTERRUPTED)])
+def test_launchd_is_told_that_a_mistake_is_no_failure(code: int, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("p2ptrain.__main__.main", lambda: sys.exit(code))
+    with pytest.raises(SystemExit) as ended:
+        launchd_start.main()
+    assert ended.value.code == left
+
+
+@pytest.mark.thorough
+def test_a_process_of_launchds_ends_without_failure_after_a_mistake_alone(tmp_path: Path) -> None:
     def code(*words: str) -> int:
         program = [sys.executable, "-m", LaunchdServices.module, *words]
         env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
         return subprocess.run(program, cwd=tmp_path, env=env, capture_output=True).returncode
 
     assert code("node", "--rouds", "3") == 0
-    assert code("--version") == 0
     assert code("evaluate", str(tmp_path / "none")) == 0  # a mistake, too
     (tmp_path / "run" / "node").mkdir(parents=True)
     (tmp_path / "run" / "node" / "events.jsonl").mkdir()

@@ -41,7 +41,7 @@ def distance(
     [
         ("q2", {}, 40),
         pytest.param("sign1", {}, 50, marks=pytest.mark.thorough),
-        ("topk", {}, 80),
+        pytest.param("topk", {}, 80, marks=pytest.mark.thorough),
         pytest.param("topk", {"ratio": 1 / 32}, 120, marks=pytest.mark.thorough),
         pytest.param("topk", {"ratio": 1 / 128}, 150, marks=pytest.mark.thorough),
         pytest.param("powersgd", {"rank": 8}, 60, marks=pytest.mark.thorough),
@@ -58,7 +58,12 @@ def test_neither_half_nor_twice_the_step_is_much_better(name: str, options: dict
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "rounds"),
-    [("q2", {}, 40), ("sign1", {}, 60), ("topk", {}, 80), ("topk", {"ratio": 1 / 32}, 120)],
+    [
+        ("q2", {}, 40),
+        pytest.param("sign1", {}, 60, marks=pytest.mark.thorough),
+        ("topk", {}, 80),
+        pytest.param("topk", {"ratio": 1 / 32}, 120, marks=pytest.mark.thorough),
+    ],
 )
 def test_what_all_learn_alike_does_not_drive_them_apart(name: str, options: dict[str, float], rounds: int) -> None:
     """It fills the messages and asks for a smaller step. With 0.6, which topk once had, the ratio below is 7."""

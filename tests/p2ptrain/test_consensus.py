@@ -99,7 +99,13 @@ def test_without_degrees_it_comes_to_rest_elsewhere(graph: Callable[[int], Graph
 
 
 @pytest.mark.parametrize(
-    "codecs", [("int8", "topk"), ("int8", "lossless+topk"), ("q2", "randomk"), ("fp16", "rotated+sign1")]
+    "codecs",
+    [
+        ("int8", "topk"),
+        pytest.param(("int8", "lossless+topk"), marks=pytest.mark.thorough),
+        pytest.param(("q2", "randomk"), marks=pytest.mark.thorough),
+        pytest.param(("fp16", "rotated+sign1"), marks=pytest.mark.thorough),
+    ],
 )
 def test_unequal_codecs_leave_the_mean_where_it_is(codecs: tuple[str, str]) -> None:
     x_nd = models(8)
@@ -204,6 +210,7 @@ LONG_RUNS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("graph", thorough_but({halves}, [full, halves]))
 @pytest.mark.parametrize(("name", "options", "rounds"), LONG_RUNS)
 def test_a_long_noise_free_run_comes_to_rest(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sizes import examples
+from sizes import examples, thorough_but
 
 from node.bench.swarm import simulated_allreduce
 from node.bench.swarm.simulated_allreduce import Round, SimulatedMember
@@ -449,7 +449,7 @@ def test_what_one_member_alone_says_outlives_trimming_where_the_codec_rotates() 
     assert left["rotated+int8"] < 0.4 * float(wanted_d.norm())
 
 
-@pytest.mark.parametrize("lie", [1e4, -1e4, 1e9])
+@pytest.mark.parametrize("lie", thorough_but({1e9}, [1e4, -1e4, 1e9]))
 def test_a_lie_is_bounded_in_the_codecs_basis_too(lie: float) -> None:
     generator = torch.Generator().manual_seed(5)
     moved = [0.01 * torch.randn(D, generator=generator) for _ in range(7)]

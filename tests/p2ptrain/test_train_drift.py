@@ -208,6 +208,7 @@ def two_full_sides(side):
     return (np.eye(2 * side) + across) / (side + 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "strength"),

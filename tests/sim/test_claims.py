@@ -16,7 +16,7 @@ from sim_swarm import STEP_SECONDS, Member, Swarm, swarm
 
 from node.training.joining import ALONE_S, WAITED_OUT_S
 
-ROUNDS = 30
+ROUNDS = 12
 SETTINGS: dict[str, Any] = {"train": {"rounds": ROUNDS, "eval_every": ROUNDS}, "sync": {"f": 1}}
 LONG: dict[str, Any] = {"train": {"rounds": 300, "eval_every": 300}, "sync": {"f": 1}, "node": {"checkpoint_every": 5}}
 PHASE_S = 5 * STEP_SECONDS
@@ -85,6 +85,7 @@ async def test_a_newcomer_whose_first_neighbour_lies_joins_the_honest(
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.thorough
 async def test_a_newcomer_beside_one_liar_alone_is_told(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """Nobody can tell it from the first member of a swarm of two: its model is taken, and the operator is told."""
     with trio.fail_after(1000):

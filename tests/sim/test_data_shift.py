@@ -78,6 +78,7 @@ def test_two_of_five_that_lie_make_no_shift_everywhere_and_three_of_five_do(tmp_
         assert {where for member in honest for where, _ in _where(member)} == told
 
 
+@pytest.mark.thorough
 def test_a_node_that_was_stopped_notices_as_if_it_had_not_been(tmp_path: Path) -> None:
     async def main(members: Swarm) -> Member:
         whole = _sections(0, [0])

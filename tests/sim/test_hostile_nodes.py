@@ -164,6 +164,7 @@ def test_a_liar_that_turns_is_honest_until_its_round() -> None:
     assert list(map(same, liar.told, liar.theta)) == [number < TURNS for number in range(ROUNDS)]
 
 
+@pytest.mark.thorough
 def test_a_flooder_that_turns_is_banned_no_sooner() -> None:
     outcome = play({"name": "flood", "announcements": 300, "from_round": TURNS})
     assert outcome.refusals()

@@ -118,6 +118,7 @@ async def test_a_full_disk_is_told_once(tmp_path: Path, autojump_clock: trio.tes
             assert member.told("round")[-1]["members"] == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 async def test_a_swarm_with_estimates_in_bf16_learns_as_well(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, files: Files
@@ -134,7 +135,7 @@ async def test_a_node_comes_back_from_its_checkpoint_with_estimates_in_bf16_and_
     tmp_path: Path, autojump_clock: trio.testing.MockClock, files: Files
 ) -> None:
     shared: dict[str, Any] = {
-        "train": {"rounds": 20},
+        "train": {"rounds": ROUNDS},
         "node": {"checkpoint_every": 1, "estimates_on": "disk"},
         "sync": {"estimates": "bf16"},
     }

@@ -50,9 +50,9 @@ async def until_round(members: Sequence[Member], round_: int) -> None:
 
 async def test_a_region_that_begins_late_joins_the_others_where_they_are(tmp_path, autojump_clock):
     async with swarm(tmp_path) as it:
-        east = await begin(it, "east", ("east", "west"), rounds=32)
-        await until_round(east, 12)
-        west = await begin(it, "west", ("east", "west"), rounds=32)
+        east = await begin(it, "east", ("east", "west"), rounds=24)
+        await until_round(east, 10)
+        west = await begin(it, "west", ("east", "west"), rounds=24)
         await until_round(west, 1)
         there = [member.node.state.round for member in east]
         await it.finished()
@@ -63,11 +63,11 @@ async def test_a_region_that_begins_late_joins_the_others_where_they_are(tmp_pat
         assert not member.told("warning")
         moves = member.told("regions")
         assert all(move["moved"] for move in moves[1:])
-        assert len(moves) >= (32 - joined["round"]) // 8 > 0
+        assert len(moves) >= (24 - joined["round"]) // 8 > 0
     rounds = [[event["round"] for event in member.told("round")] for member in west]
     assert all(later == earlier + 1 for each in rounds for earlier, later in pairwise(each))
     assert (mean_model(east) - mean_model(west)).norm() < 0.02 * mean_model(east).norm()
-    assert {member.told("round")[-1]["round"] for member in (*east, *west)} == {32}
+    assert {member.told("round")[-1]["round"] for member in (*east, *west)} == {24}
 
 
 @pytest.mark.thorough
@@ -165,13 +165,13 @@ async def test_a_region_that_begins_beside_a_region_of_liars_is_as_good_as_witho
 async def test_where_one_region_may_lie_one_alone_is_not_believed(tmp_path, autojump_clock):
     async with swarm(tmp_path) as it:
         east = await begin(it, "east", FOUR)
-        await until_round(east, 20)
+        await until_round(east, 12)
         west = await begin(it, "west", FOUR)
-        await it.finished()
+        await until_round(west, 3)
     for member in west:
         assert not member.told("joined")
         assert any("too few regions to be believed" in told["message"] for told in member.told("warning"))
-        assert len(member.told("round")) == ROUNDS
+        assert [told["round"] for told in member.told("round")][:3] == [1, 2, 3], "it begins with its own"
 
 
 @pytest.mark.thorough
@@ -246,6 +246,7 @@ class Garbler:
         await self._service.publish_regional(round=round, codec="nonsense", payload=payload, averaged=averaged)
 
 
+@pytest.mark.thorough
 async def test_a_model_that_cannot_be_read_does_not_have_a_region_begin_alone(tmp_path, autojump_clock):
     labels = ("east", "west")
     async with swarm(tmp_path) as it:

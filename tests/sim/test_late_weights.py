@@ -9,6 +9,7 @@ import torch
 import trio
 import trio.testing
 from sim_swarm import STEP_SECONDS, Member, Swarm, swarm
+from sizes import thorough_but
 
 from node.training import model_file
 from node.training.checkpoint import Checkpoint, CheckpointStore
@@ -71,7 +72,7 @@ async def test_the_mean_of_the_last_rounds_is_evaluated_saved_and_exported(
     assert torch.equal(flat_d.sort().values, kept[AVERAGE].sort().values)
 
 
-@pytest.mark.parametrize("strategy", ["tracked_gossip", "allreduce", "streaming"])
+@pytest.mark.parametrize("strategy", thorough_but({"streaming"}, ["tracked_gossip", "allreduce", "streaming"]))
 async def test_training_does_not_see_it(tmp_path: Path, autojump_clock: trio.testing.MockClock, strategy: str) -> None:
     sync = {"strategy": strategy, "f": 0, "aggregator": "mean"}
     found = []

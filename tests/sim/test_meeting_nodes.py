@@ -33,11 +33,7 @@ def group_of(strategy: str, size: int) -> dict[str, int]:
 
 
 def settings(strategy: str, rounds: int = ROUNDS, **sync: object) -> dict[str, Any]:
-    return {
-        "sync": {"strategy": strategy, **sync},
-        "train": {"rounds": rounds, "eval_every": rounds},
-        "node": {"checkpoint_every": 1},
-    }
+    return {"sync": {"strategy": strategy, **sync}, "train": {"rounds": rounds, "eval_every": rounds}}
 
 
 async def start_all(members: Swarm, count: int, **sections: Any) -> list[Member]:
@@ -64,7 +60,7 @@ def check_quiet(members: Swarm) -> None:
     [
         ("moshpit", [4, 2], (2 * 3 / 4 + 1) / 2),
         pytest.param("noloco", [2, 2], 1.0, marks=pytest.mark.thorough),
-        ("allreduce", [8, 8], 2 * 7 / 8),
+        pytest.param("allreduce", [8, 8], 2 * 7 / 8, marks=pytest.mark.thorough),
         pytest.param("mime", [8, 8], 2 * 7 / 8, marks=pytest.mark.thorough),
         pytest.param("des_loc", [8, 8], 2 * 7 / 8, marks=pytest.mark.thorough),
         pytest.param("sparta", [8, 8], 2 * 7 / 8, marks=pytest.mark.thorough),
@@ -146,7 +142,7 @@ async def test_a_dead_member_costs_its_groups_a_few_rounds(
         assert spread(nodes[:4]) < (0.6 if strategy == "mime" else 0.4)
 
 
-@pytest.mark.parametrize("strategy", ["allreduce", "mime"])
+@pytest.mark.parametrize("strategy", thorough_but(["allreduce"], ["allreduce", "mime"]))
 @pytest.mark.parametrize("taken", [True, pytest.param(False, marks=pytest.mark.thorough)])
 async def test_a_part_that_comes_after_its_round_is_taken_before_the_next(
     strategy: str, taken: bool, tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
@@ -211,12 +207,13 @@ async def test_a_killed_node_comes_back(
     strategy: str, away: int, rejoins: bool, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with swarm(tmp_path) as members:
-        nodes = await start_all(members, 4, **settings(strategy, 40))
+        sections = {**settings(strategy, 40), "node": {"checkpoint_every": 1}}
+        nodes = await start_all(members, 4, **sections)
         await trio.sleep(12 * PHASE)
         nodes[3].kill()
         await members.finished("n3")
         await trio.sleep(away * PHASE)
-        back = await members.start("n3", wait_for=3, **settings(strategy, 40))
+        back = await members.start("n3", wait_for=3, **sections)
         assert back.resumed
         await members.finished()
         check_quiet(members)

@@ -10,6 +10,7 @@ import torch
 import trio
 import trio.testing
 from sim_swarm import Member, Swarm, swarm
+from sizes import thorough_but
 
 from gossip.core.ids import PeerId
 from gossip.membership import Role, pack_item, revoke_peer
@@ -65,7 +66,7 @@ def found_private(folder: Path, *observers: str) -> SwarmFolder:
     return made.folder
 
 
-@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("private", thorough_but({True}, [True, False]))
 async def test_it_has_the_swarm_s_model_to_the_last_round_and_gives_nothing(
     private: bool, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -100,7 +101,7 @@ async def test_it_has_the_swarm_s_model_to_the_last_round_and_gives_nothing(
     assert torch.equal(kept.tensors["trainer.parameters"], model(watcher))
 
 
-@pytest.mark.parametrize("strategy", ["moshpit", "noloco"])
+@pytest.mark.parametrize("strategy", thorough_but({"moshpit"}, ["moshpit", "noloco"]))
 async def test_where_members_meet_it_takes_their_whole_models(
     strategy: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

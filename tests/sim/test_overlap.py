@@ -12,7 +12,7 @@ from gossip.transport.memory.network import LinkQuality
 
 STEP_SECONDS = 0.1
 INNER_STEPS = 4
-ROUNDS = 10
+ROUNDS = 6
 LATENCY_S = 0.05
 EXCHANGE_S = 3 * LATENCY_S
 """Announced, asked for, answered."""

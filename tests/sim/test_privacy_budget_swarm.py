@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 from sim_swarm import Member, Swarm, played
+from sizes import thorough_but
 
 from gossip.core.ids import PeerId
 from gossip.updates.announced_pauses import MAX_SAID_S
@@ -38,7 +39,7 @@ async def until_spent(member: Member) -> None:
         await trio.sleep(0.05)
 
 
-@pytest.mark.parametrize("privatizer", ["example", "update"])
+@pytest.mark.parametrize("privatizer", thorough_but({"example"}, ["example", "update"]))
 def test_a_node_stops_before_the_block_that_would_exceed_its_budget_and_the_others_go_on(
     privatizer: str, tmp_path: Path
 ) -> None:

@@ -103,9 +103,9 @@ async def test_a_node_alone_trains(tmp_path: Path, autojump_clock: trio.testing.
 async def test_a_late_joiner_takes_model_and_round(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
         for number in range(3):
-            await members.start(f"n{number}", wait_for=2, train={"rounds": 30})
-        await trio.sleep(15 * 5 * STEP_SECONDS)
-        late = await members.start("late", wait_for=3, train={"rounds": 30})
+            await members.start(f"n{number}", wait_for=2, train={"rounds": 20})
+        await trio.sleep(12 * 5 * STEP_SECONDS)
+        late = await members.start("late", wait_for=3, train={"rounds": 20})
         await members.finished()
         (joined,) = late.told("joined")
         assert joined["round"] >= 10
@@ -119,7 +119,7 @@ async def test_a_late_joiner_takes_model_and_round(tmp_path: Path, autojump_cloc
 
 @pytest.mark.slow
 async def test_a_killed_node_resumes_and_catches_up(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    settings: dict[str, Any] = {"train": {"rounds": 40}, "node": {"checkpoint_every": 2}}
+    settings: dict[str, Any] = {"train": {"rounds": 30}, "node": {"checkpoint_every": 2}}
     async with swarm(tmp_path) as members:
         for number in range(4):
             await members.start(f"n{number}", wait_for=3, **settings)
@@ -277,7 +277,7 @@ async def test_a_healthy_start_has_no_warning_of_too_few_members(
         await members.start("alone", sync={"f": 1}, train={"rounds": SETTLED_ROUNDS + 2})
         await members.finished()
         for number in range(3):  # one after the other: at first there are too few
-            await members.start(f"n{number}", wait_for=min(number, 1), sync={"f": 1}, train={"rounds": 30})
+            await members.start(f"n{number}", wait_for=min(number, 1), sync={"f": 1}, train={"rounds": 12})
             await trio.sleep(2 * 5 * STEP_SECONDS)
         await members.finished()
         for member in members.members.values():
@@ -288,7 +288,7 @@ async def test_a_healthy_start_has_no_warning_of_too_few_members(
 async def test_a_lost_neighbours_estimate_is_freed(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     async with swarm(tmp_path) as members:
         for number in range(3):
-            await members.start(f"n{number}", wait_for=2, train={"rounds": 30})
+            await members.start(f"n{number}", wait_for=2, train={"rounds": 20})
         await trio.sleep(5 * 5 * STEP_SECONDS)
         members.members["n2"].kill()
         await members.finished()

@@ -68,10 +68,10 @@ def beside(folder: Path) -> Path:
     return other
 
 
-@pytest.mark.parametrize("momentum", thorough_but({0.3}, [0.0, 0.3]))
-async def test_two_regions_learn_as_one_swarm(tmp_path, autojump_clock, momentum):
+@pytest.mark.parametrize(("momentum", "rounds"), thorough_but({(0.3, 16)}, [(0.0, ROUNDS), (0.3, ROUNDS), (0.3, 16)]))
+async def test_two_regions_learn_as_one_swarm(tmp_path, autojump_clock, momentum, rounds):
     async with swarm(tmp_path) as it:
-        regions = await start(it, ("east", "west"), 3, sync={"region_momentum": momentum})
+        regions = await start(it, ("east", "west"), 3, sync={"region_momentum": momentum}, rounds=rounds)
         await it.finished()
         east, west = regions.values()
         began = mean_model(east).norm()
@@ -80,7 +80,7 @@ async def test_two_regions_learn_as_one_swarm(tmp_path, autojump_clock, momentum
             assert (mean_model([member]) - mean_model(east)).norm() < 0.02 * began, "its members move alike"
         for member in it.members.values():
             moves = member.told("regions")
-            assert len(moves) == ROUNDS // 8
+            assert len(moves) == rounds // 8
             assert all(move["moved"] and move["regions"] == 2 for move in moves)
             assert {round["neighbours"] for round in member.told("round")} == {2}
             assert not member.node.service.stats.rejected_by_reason
@@ -128,8 +128,10 @@ def loss_without(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], fl
     return loss
 
 
-@pytest.mark.parametrize("rounds", [16, pytest.param(ROUNDS, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("attack", thorough_but({"ipm"}, ["gaussian", "ipm", "sign_flip"]))
+@pytest.mark.parametrize(
+    "rounds", [8, pytest.param(16, marks=pytest.mark.thorough), pytest.param(ROUNDS, marks=pytest.mark.soak)]
+)
+@pytest.mark.parametrize("attack", thorough_but({"gaussian"}, ["gaussian", "ipm", "sign_flip"]))
 def test_a_liar_among_the_publishers_of_each_region_does_not_steer_them(tmp_path, loss_without, attack, rounds):
     async def run(it: Swarm) -> list[Member]:
         regions = await start(it, ("east", "west"), 5, ONE_IN_EACH, attack, rounds=rounds)

@@ -58,7 +58,7 @@ async def run_of(folder: Path, *, visited: bool, towards: float | None = None) -
         return [one, two]
 
 
-@pytest.mark.parametrize("visited", [False, True])
+@pytest.mark.parametrize("visited", [pytest.param(False, marks=pytest.mark.thorough), True])
 async def test_without_visitors_a_run_is_the_same_to_the_last_bit(
     visited: bool, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -138,7 +138,10 @@ async def test_a_model_that_took_the_place_of_the_hosts_is_no_step_of_its_own(
     assert max(known) < 50.0, "the way to the other model has a norm of 50 d^1/2"
 
 
-@pytest.mark.parametrize(("strategy", "form"), [("allreduce", "difference"), ("tracked_gossip", "whole")])
+@pytest.mark.parametrize(
+    ("strategy", "form"),
+    [("allreduce", "difference"), pytest.param("tracked_gossip", "whole", marks=pytest.mark.thorough)],
+)
 async def test_hosts_of_an_exact_average_give_the_same_models_and_other_hosts_their_own(
     strategy: str, form: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -203,10 +206,8 @@ class StepsTaken:
         {"strategy": "allreduce"},
         *(
             pytest.param({"strategy": name}, marks=pytest.mark.thorough)
-            for name in ("des_loc", "streaming", "sparta", "noloco", "sparse_loco", "gossip_pga")
+            for name in ("diloco", "des_loc", "streaming", "sparta", "noloco", "sparse_loco", "gossip_pga", "moshpit")
         ),
-        {"strategy": "diloco"},
-        {"strategy": "moshpit"},
     ],
     ids=lambda sync: str(sync.get("strategy", "overlap" if "overlap" in sync else "default")),
 )

@@ -132,6 +132,7 @@ def test_all_come_to_the_end_and_learn(tmp_path):
     assert 6 * 3 * 0.1 * 0.7 < outcome.virtual_s < 6 * 3 * 0.1 * 2
 
 
+@pytest.mark.thorough
 def test_the_same_file_gives_the_same_run_in_another_process(tmp_path):
     code = (
         "import sys; from pathlib import Path; from node.simulation.scenario_file import load_scenario\n"
