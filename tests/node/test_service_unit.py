@@ -14,11 +14,12 @@ import systemd_syntax
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from node.cli import launchd_start
 from node.services.launchd_services import LaunchdServices
 from node.services.service_record import ServiceRecord, carried, check_name, parse_record
 from node.services.systemd_services import SystemdServices
 from node.services.unit_text import command_line, quoted, record_line, unit
-from node.system.errors import RunError, UsageError
+from node.system.errors import EXIT_INTERRUPTED, EXIT_USAGE, RunError, UsageError
 
 RECORD = ServiceRecord(
     name="node",
