@@ -1,6 +1,8 @@
 """What holds for every exporter, with its real library; skipped where that is not installed."""
 
+import logging
 import threading
+from collections.abc import Iterator
 
 import pytest
 from exporters_story import ODD, built, story
@@ -28,6 +30,15 @@ def collector(monkeypatch):
 def there_before():
     """Threads that other tests have left: a pool's."""
     return set(threading.enumerate())
+
+
+@pytest.fixture(autouse=True)
+def log() -> Iterator[None]:
+    """What libraries log goes elsewhere than to the terminal, as in a node, where node.log takes it."""
+    handler = logging.NullHandler()
+    logging.getLogger().addHandler(handler)
+    yield
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture(params=EXPORTERS.names())

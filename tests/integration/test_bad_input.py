@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from processes_harness import DIGITS, PACED, Ran, node, ran
+from sizes import thorough_but
 
 from node.system.run_dir import locked
 
@@ -57,38 +58,43 @@ FILES = {
 }
 
 
+MISTAKES = [
+    (("node", "--config", "bad.toml"), 2, ["bad.toml is not valid TOML", "line 1"]),
+    (
+        ("node", "--config", "key.toml"),
+        2,
+        ["key.toml, line 2: unknown key train.lr", "did you mean train.learning_rate?"],
+    ),
+    (("node", "--config", "none.toml"), 2, ["there is no configuration file none.toml", "--config"]),
+    (("up", "--set", "trian.rounds=3"), 2, ["unknown section [trian]", "did you mean train?"]),
+    (("up", "--rounds", 0), 2, ["rounds must be at least 1"]),
+    (("up", "--nodes", 0), 2, ["--nodes must be between 1 and 64"]),
+    (("up", "--byzantine", 1, "--attack", "lie"), 2, ["unknown attack.name 'lie'", "alie"]),
+    (("up", "--task", "byte-ml"), 2, ["did you mean byte-lm?"]),
+    (("node", "--task", "nowhere:make"), 2, ["there is no module 'nowhere'", "run from the folder that holds it"]),
+    (("node", "--task", "broken:make"), 2, ["needs 'no_such_thing', which is not installed"]),
+    (("up", "--task", "wrong:make"), 2, ["returned a int that lacks", "loss"]),
+    (("node", "--task", "raises:make"), 1, ["raises.py:2", "ZeroDivisionError", "mend it there"]),
+    (("up", "--data", "/no/such/text"), 2, ["'/no/such/text' cannot be read", "--data"]),
+    (("node", "--data", "empty.txt"), 2, ["empty.txt' is empty", "--data"]),
+    (("up", "--data", "a_folder"), 2, ["a_folder' holds no bytes", "--data"]),
+    (("node", "--data", "short.txt"), 2, ["the data has 5 bytes", "give more text"]),
+    (("node", *DIGITS, "--set", "train.device=tpu"), 2, ["device 'tpu' cannot be used here", "auto or cpu"]),
+    (("up", *DIGITS, "--set", "train.device=tpu"), 2, ["device 'tpu' cannot be used here", "auto or cpu"]),
+    (("node", *DIGITS, "--run-dir", "a_file"), 2, ["a_file is a file", "--run-dir"]),
+    (("up", *DIGITS, "--run-dir", "a_file"), 2, ["a_file is a file", "--run-dir"]),
+    (("node", *DIGITS, "--run-dir", "/proc/none"), 1, ["cannot create the folder", "--run-dir"]),
+    (("node", *DIGITS, "--peer", "127.0.0.1:4001"), 2, ["no peer's address", "/ip4/192.0.2.1/tcp/4001/p2p/"]),
+    (("node", *DIGITS, "--listen", "0.0.0.0:4001"), 2, ["is no address", "/ip4/0.0.0.0/tcp/4001"]),
+    (("node", *DIGITS, "--listen", "/ip4/203.0.113.1/tcp/0"), 1, ["203.0.113.1 is not an address of this machine"]),
+]
+IN_PROCESSES = ("bad.toml", "--nodes", "nowhere:make", "raises:make", "a_folder", "/proc/none", "127.0.0.1:4001")
+"""Words of those that `make test` gives to a process: of each kind of mistake one."""
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
-    [
-        (("node", "--config", "bad.toml"), 2, ["bad.toml is not valid TOML", "line 1"]),
-        (
-            ("node", "--config", "key.toml"),
-            2,
-            ["key.toml, line 2: unknown key train.lr", "did you mean train.learning_rate?"],
-        ),
-        (("node", "--config", "none.toml"), 2, ["there is no configuration file none.toml", "--config"]),
-        (("up", "--set", "trian.rounds=3"), 2, ["unknown section [trian]", "did you mean train?"]),
-        (("up", "--rounds", 0), 2, ["rounds must be at least 1"]),
-        (("up", "--nodes", 0), 2, ["--nodes must be between 1 and 64"]),
-        (("up", "--byzantine", 1, "--attack", "lie"), 2, ["unknown attack.name 'lie'", "alie"]),
-        (("up", "--task", "byte-ml"), 2, ["did you mean byte-lm?"]),
-        (("node", "--task", "nowhere:make"), 2, ["there is no module 'nowhere'", "run from the folder that holds it"]),
-        (("node", "--task", "broken:make"), 2, ["needs 'no_such_thing', which is not installed"]),
-        (("up", "--task", "wrong:make"), 2, ["returned a int that lacks", "loss"]),
-        (("node", "--task", "raises:make"), 1, ["raises.py:2", "ZeroDivisionError", "mend it there"]),
-        (("up", "--data", "/no/such/text"), 2, ["'/no/such/text' cannot be read", "--data"]),
-        (("node", "--data", "empty.txt"), 2, ["empty.txt' is empty", "--data"]),
-        (("up", "--data", "a_folder"), 2, ["a_folder' holds no bytes", "--data"]),
-        (("node", "--data", "short.txt"), 2, ["the data has 5 bytes", "give more text"]),
-        (("node", *DIGITS, "--set", "train.device=tpu"), 2, ["device 'tpu' cannot be used here", "auto or cpu"]),
-        (("up", *DIGITS, "--set", "train.device=tpu"), 2, ["device 'tpu' cannot be used here", "auto or cpu"]),
-        (("node", *DIGITS, "--run-dir", "a_file"), 2, ["a_file is a file", "--run-dir"]),
-        (("up", *DIGITS, "--run-dir", "a_file"), 2, ["a_file is a file", "--run-dir"]),
-        (("node", *DIGITS, "--run-dir", "/proc/none"), 1, ["cannot create the folder", "--run-dir"]),
-        (("node", *DIGITS, "--peer", "127.0.0.1:4001"), 2, ["no peer's address", "/ip4/192.0.2.1/tcp/4001/p2p/"]),
-        (("node", *DIGITS, "--listen", "0.0.0.0:4001"), 2, ["is no address", "/ip4/0.0.0.0/tcp/4001"]),
-        (("node", *DIGITS, "--listen", "/ip4/203.0.113.1/tcp/0"), 1, ["203.0.113.1 is not an address of this machine"]),
-    ],
+    thorough_but([each for each in MISTAKES if {*each[0]} & {*IN_PROCESSES}], MISTAKES),
 )
 def test_a_mistake_is_one_line(tmp_path: Path, words: tuple[object, ...], code: int, said: list[str]) -> None:
     (tmp_path / "a_folder").mkdir()

@@ -24,6 +24,7 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((folder / "checkpoint").glob("round-*"))
 
 
+@pytest.mark.thorough
 def test_a_killed_node_goes_on_from_its_folder_alone(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "node"
     with node(tmp_path, *FIRST) as first:

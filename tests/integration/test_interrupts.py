@@ -1,5 +1,6 @@
 """Ctrl-C while `up` and `node` start: they end at once with 130, whatever is being imported, and say nothing."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from processes_harness import heed_ctrl_c
+from sizes import thorough_but
 
 pytestmark = pytest.mark.alone
 
@@ -28,8 +30,13 @@ except BaseException:
 '''
 
 
-@pytest.mark.parametrize("command", ["up", "node"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "command"),
+    thorough_but(
+        {(signal.SIGINT, "up"), (signal.SIGTERM, "node")},
+        itertools.product([signal.SIGINT, signal.SIGTERM], ["up", "node"]),
+    ),
+)
 def test_an_import_that_swallows_it_does_not_keep_it(tmp_path: Path, command: str, number: signal.Signals) -> None:
     (tmp_path / "torch.py").write_text(SWALLOWS)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])

@@ -61,6 +61,7 @@ async def gather(nursery: trio.Nursery, nodes: list[Member]) -> None:
     await until(lambda: all(node.service.neighbours() for node in nodes))
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 async def test_a_revocation_cuts_live_connections_everywhere_and_outlives_all_nodes(tmp_path):
     nodes = members(tmp_path, 6)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sizes import thorough_but
 
 from p2ptrain.tasks import Shard, get
 from p2ptrain.tasks.base import identity_of
@@ -105,7 +106,7 @@ def test_it_learns_and_resumes_to_the_bit_and_evaluations_leave_the_base_as_it_w
     assert torch.equal(whole.vector(), again.vector())
 
 
-@pytest.mark.parametrize("freeze_a", [False, True])
+@pytest.mark.parametrize("freeze_a", thorough_but({True}, [False, True]))
 def test_merged_it_is_the_whole_base_with_the_products(places, tmp_path, freeze_a):
     from transformers import AutoModelForCausalLM
 
@@ -148,6 +149,7 @@ def test_an_adapter_names_its_base_and_is_opened_over_it_in_four_bits(places, tm
     assert torch.equal(wanted, found)
 
 
+@pytest.mark.thorough
 def test_an_image_classifier_trains_over_four_bits(places):
     task = get("hf-vision", model=str(places / "vit"), lora=2, load_in_4bit=True)
     trainer = Trainer(task, replace(CONFIG, rounds=20, batch_size=16, eval_examples=64), Shard())

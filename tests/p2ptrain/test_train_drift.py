@@ -253,6 +253,7 @@ def test_a_round_of_few_steps_or_small_rates_moves_the_pull_by_no_more_than_a_wh
     assert 0 < float((pull_d - usual).max()) <= (most + 1e-9) * float(usual.max())
 
 
+@pytest.mark.thorough
 def test_pulls_sum_to_nothing_where_some_take_fewer_steps():
     """Else the mean of all models would be pulled away from where gradients take it."""
     grads, optimum = references.quadratics(5, D, seed=3)

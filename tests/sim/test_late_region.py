@@ -162,6 +162,7 @@ async def test_a_region_that_begins_beside_a_region_of_liars_is_as_good_as_witho
     assert losses[attack] < 1.03 * losses["none"]
 
 
+@pytest.mark.thorough
 async def test_where_one_region_may_lie_one_alone_is_not_believed(tmp_path, autojump_clock):
     async with swarm(tmp_path) as it:
         east = await begin(it, "east", FOUR)

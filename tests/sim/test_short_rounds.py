@@ -109,6 +109,7 @@ def test_six_nodes_hear_each_other_though_an_exchange_outlasts_a_phase() -> None
     assert spread(nodes) < 0.1
 
 
+@pytest.mark.thorough
 def test_phases_that_outlast_an_exchange_are_as_long_as_planned() -> None:
     for node in play(4, rounds=24, latency_s=0.002):
         assert set(column(node, "steps")) == {INNER_STEPS}

@@ -56,7 +56,7 @@ def control_of(folder: Path, nodes: int) -> float:
     return play_large(load_scenario(path)).swarm.announce(ANNOUNCED_ROUNDS, ROUND_S) / ROUND_S
 
 
-@pytest.mark.parametrize("nodes", thorough_but([16, 64, 512], [16, 64, 512, 1000]))
+@pytest.mark.parametrize("nodes", thorough_but([16, 64], [16, 64, 512, 1000]))
 def test_control_bytes_of_a_large_swarm_stay_below_the_same_line(tmp_path: Path, nodes: int) -> None:
     """Of the members' links every k-th goes all the way, and k grows with the swarm (gossip/updates/audits.py)."""
     assert 0 < control_of(tmp_path, nodes) <= CONTROL_BYTES * math.log2(nodes)
