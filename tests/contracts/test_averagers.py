@@ -8,6 +8,7 @@ import torch
 import trio
 import trio.testing
 from sim_swarm import Member, swarm
+from sizes import thorough_but
 
 from gossip.core.api import Fetch
 from node.training.averagers.averager_registry import AVERAGERS
@@ -92,7 +93,7 @@ async def test_one_alone_closes_its_rounds_alone(
 
 
 @pytest.mark.slow
-@every_averager
+@pytest.mark.parametrize("name", thorough_but({"gossip"}, AVERAGERS.names()))
 async def test_who_dies_in_the_middle_stops_nobody(
     name: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

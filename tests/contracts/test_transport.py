@@ -75,9 +75,17 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.01)
 
 
+HELD_ELSEWHERE = ("libp2p with admission", "libp2p within limits")
+"""What each adds is tried in memory, and with the other libp2p hosts: `make thorough` has both together."""
+
+
 @pytest.fixture(
     params=[
-        pytest.param(name, marks=pytest.mark.slow if name.startswith("libp2p ") else ()) for name in TRANSPORT_NETWORKS
+        pytest.param(
+            name,
+            marks=[pytest.mark.slow] * name.startswith("libp2p ") + [pytest.mark.thorough] * (name in HELD_ELSEWHERE),
+        )
+        for name in TRANSPORT_NETWORKS
     ]
 )
 def attach(request) -> Attach:

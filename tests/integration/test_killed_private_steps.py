@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from sizes import thorough_but
 
 pytestmark = [pytest.mark.paired]
 
@@ -36,8 +37,9 @@ def killed(folder: Path, restarts: int, privatizer: str) -> None:
 
 
 @pytest.mark.slow
-def test_four_kills(tmp_path: Path) -> None:
-    killed(tmp_path, 4, "example")
+@pytest.mark.parametrize("kills", thorough_but({2}, [2, 4]))
+def test_a_few_kills(tmp_path: Path, kills: int) -> None:
+    killed(tmp_path, kills, "example")
 
 
 @pytest.mark.thorough

@@ -97,16 +97,18 @@ def changed_visit(**changes: Any) -> bytes:
     ("visit", "model", "form", "words"),
     [
         (b"<html>", WHOLE, "whole", "no answer of a p2ptrain node"),
-        (b"[" * 100_000, WHOLE, "whole", "no answer of a p2ptrain node"),
-        (b"[]", WHOLE, "whole", "no answer of a p2ptrain node"),
+        pytest.param(b"[" * 100_000, WHOLE, "whole", "no answer of a p2ptrain node", marks=pytest.mark.thorough),
+        pytest.param(b"[]", WHOLE, "whole", "no answer of a p2ptrain node", marks=pytest.mark.thorough),
         (b" " * (2 << 20), WHOLE, "whole", "more than 1048576 bytes"),
         (changed_visit(block=1), WHOLE, "whole", "has another one"),
         (changed_visit(parameters=[{"name": "0.weight", "shape": [1 << 40]}]), WHOLE, "whole", "has another one"),
         (changed_visit(steps=10**9), WHOLE, "whole", "steps is not"),
-        (changed_visit(steps="1"), WHOLE, "whole", "no answer of a p2ptrain node"),
-        (changed_visit(batch_size=10**9), WHOLE, "whole", "batch_size is not"),
+        pytest.param(
+            changed_visit(steps="1"), WHOLE, "whole", "no answer of a p2ptrain node", marks=pytest.mark.thorough
+        ),
+        pytest.param(changed_visit(batch_size=10**9), WHOLE, "whole", "batch_size is not", marks=pytest.mark.thorough),
         (changed_visit(), WHOLE + b"0", "whole", "more than"),
-        (changed_visit(), WHOLE[:-1], "whole", "is another one"),
+        pytest.param(changed_visit(), WHOLE[:-1], "whole", "is another one", marks=pytest.mark.thorough),
         (changed_visit(), zlib.compress(bytes(8 << 20)), "difference", "is another one"),
         (changed_visit(), b"junk", "difference", "no answer of a p2ptrain node"),
     ],

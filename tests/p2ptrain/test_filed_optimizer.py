@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from sizes import thorough_but
 
 from p2ptrain.inner import filed_optimizer
 from p2ptrain.inner.filed_optimizer import FiledOptimizer
@@ -127,7 +126,8 @@ def test_an_optimizer_of_whole_matrices_is_refused(tmp_path: Path) -> None:
     assert not isinstance(trainer.optimizer, FiledOptimizer)
 
 
-@pytest.mark.parametrize("threads", thorough_but({2}, [1, 2]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("threads", [1, 2])
 def test_blocks_of_a_large_model_come_to_the_same_bits(
     threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from node.participation.device_state import DeviceState, GpuUseByOthers
 NODES, F = 7, 2
 LIARS = ("n5", "n6")
 LENT = ("n3", "n4")
-ROUNDS, INNER_STEPS, STEP_S = 16, 5, 0.2
+ROUNDS, INNER_STEPS, STEP_S = 12, 5, 0.2
 AWAY_S = (5.0, 10.0)
 """When the two honest ones are paused."""
 KNOWN_SOON_S = 0.5

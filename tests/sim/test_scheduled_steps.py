@@ -109,6 +109,7 @@ async def test_a_newcomer_takes_up_the_round_and_its_steps(
     assert late.node.inner.trainer.global_step == train.total_steps, "it counts as the others do"
 
 
+@pytest.mark.thorough
 async def test_a_slow_machine_does_its_share_of_every_round(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

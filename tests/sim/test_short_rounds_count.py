@@ -155,7 +155,7 @@ def test_what_a_member_says_of_its_steps_moves_nobody(claimed: int) -> None:
         node.service.publish = lying  # type: ignore[method-assign]
 
     def models(change: Callable[[int, Node], None]) -> list[torch.Tensor]:
-        members = play("fednova", pace="fixed", speeds=(1, 1, 2, 3), rounds=3, change=change)
+        members = play("fednova", pace="fixed", speeds=(1, 1, 2, 3), rounds=6, change=change)
         assert any(event["steps"] < 20 for member in members for event in member.told("round")), "some are lengthened"
         return [member.node.strategy.anchor_d for member in members]  # type: ignore[attr-defined]
 

@@ -250,6 +250,7 @@ async def test_a_model_that_dies_at_each_evaluation_ends_the_node(
     assert len(born) == 2
 
 
+@pytest.mark.thorough
 async def test_an_observer_evaluates_there(
     tmp_path: Path, born: list[ThreadChild], autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -34,8 +34,8 @@ from node.system.run_dir import EVENTS, node_dirs
 
 LONG = ("train.rounds=12", "train.eval_every=12")
 
-COSTLY = ("unequal-links", "region-cut-off", "diurnal")
-"""Scenarios whose shortest run takes seconds of a core: `make thorough` has them."""
+COSTLY = ("unequal-links", "region-cut-off", "diurnal", "week-in-an-hour", "sites-apart", "liars-30")
+"""Scenarios whose shortest run takes a second of a core or more: `make thorough` has them."""
 
 
 def left_by(folder: Path, text: str, *sets: str) -> tuple[Played, dict[str, list[Event]]]:
