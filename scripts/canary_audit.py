@@ -165,7 +165,7 @@ class SeenSums:
 
 def clipped(gradients: Gradients, privatizer: Privatizer) -> torch.Tensor:
     """Return the clipped gradients, fp64 (n, d)."""
-    factors_n = privatizer.factors(norms_of(gradients))
+    factors_n = privatizer.factors(norms_of(gradients.values()))
     return torch.cat([it.flatten(1).double() for it in gradients.values()], dim=1) * factors_n[:, None]
 
 

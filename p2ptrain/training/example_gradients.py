@@ -2,12 +2,13 @@
 
 `vmap(grad(loss))` computes a loss on each example as a batch of one, over all trained parameters at once,
 tied ones included. Hooks on layers do not see a parameter that is used twice, and clip the wrong thing without a word.
-A model that vmap cannot run fails loudly, and is refused before the first step.
+A model that vmap cannot run fails loudly, and is refused before the first step. A plain chain of layers, which no hook
+has to be put on, gives the same in one pass (row_wise.py): it is compared with a loop as well, and taken where it can.
 """
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
 
 import torch
@@ -22,9 +23,13 @@ from p2ptrain.tasks.base import Batch, TaskError
 from p2ptrain.training.flat import trainable
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.model import twin_of
+from p2ptrain.training.row_wise import NotRowWiseError, row_wise_gradients
 
 Gradients = dict[str, torch.Tensor]
 """By parameter, (n, ...) of n examples."""
+
+Block = tuple[slice, torch.Tensor]
+"""Gradients (n, ...) of neighbouring parameters, flat (n, width), and where they lie in the flat vector."""
 
 Loss = Callable[[nn.Module, Batch], torch.Tensor]
 """Returns the mean loss of a batch, a scalar: that of a task, or of a loop of the user's own."""
@@ -32,6 +37,9 @@ Loss = Callable[[nn.Module, Batch], torch.Tensor]
 TOLERANCE: Final = 1e-6
 """Largest difference to a loop's gradient of an example, over the norm of that gradient. In fp64 it is a billionth of
 this, and 1e-7 where the loss is computed in fp32."""
+
+JOINED: Final = 1 << 20
+"""Numbers up to which gradients are copied into one block. Chosen: 4 MB are copied in less time than calls take."""
 
 WIDENED: Final = 1 << 26
 """Parameters up to which the comparison is made on a copy in fp64: half a gigabyte. Chosen."""
@@ -47,18 +55,26 @@ HALVED: Final = 0.1
 class ExampleGradients:
     """Gradients of the examples of a batch, of `model`'s trained parameters as they are when it is called. TaskError
     for a batch that is more than tensors in containers. `autocast`: in the machine's precision, else in the model's
-    own."""
+    own. `one_pass`: as `in_one_pass` where that can be, once `agree_in_one_pass` has said so."""
 
-    def __init__(self, loss: Loss, model: nn.Module, machine: Machine, *, autocast: bool = True) -> None:
-        self._machine, self._autocast = machine, autocast
+    def __init__(
+        self, loss: Loss, model: nn.Module, machine: Machine, *, autocast: bool = True, one_pass: bool = False
+    ) -> None:
+        self._loss, self._model, self._machine, self._autocast = loss, model, machine, autocast
         self._whole = _LossOf(loss, model)
         self._trained = trainable(model)
+        self.one_pass = one_pass
 
     def __call__(self, batch: Batch) -> Gradients:
         """Return the gradient of each example's loss, (n, ...) by parameter, on the model's device."""
-        leaves, form = pytree.tree_flatten(self._machine.take(batch))
-        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
-            raise TaskError("gradients of single examples want batches of tensors in tuples, lists or dicts alone")
+        if self.one_pass:
+            with suppress(NotRowWiseError):
+                return self.in_one_pass(batch)
+        return self.by_vmap(batch)
+
+    def by_vmap(self, batch: Batch) -> Gradients:
+        """Return them of any model that vmap can run."""
+        leaves, form = pytree.tree_flatten(self._taken(batch))
 
         def loss_of(parameters: Gradients, *example: torch.Tensor) -> torch.Tensor:
             alone = pytree.tree_unflatten([leaf.unsqueeze(0) for leaf in example], form)
@@ -70,6 +86,20 @@ class ExampleGradients:
         parameters = {f"model.{name}": parameter.detach() for name, parameter in self._trained}  # wherever they lie now
         with self._precision(), sdpa_kernel(SDPBackend.MATH):
             return {name.removeprefix("model."): it for name, it in each(parameters, *leaves).items()}
+
+    def in_one_pass(self, batch: Batch) -> Gradients:
+        """Return them of a plain chain of layers. Raises NotRowWiseError for another model or loss, and where autocast
+        computes."""
+        with self._precision():
+            if torch.is_autocast_enabled(self._machine.device.type):
+                raise NotRowWiseError("autocast: layers and gradients would be of two types")
+            return row_wise_gradients(self._loss, self._model, self._trained, self._taken(batch))
+
+    def _taken(self, batch: Batch) -> Batch:
+        batch = self._machine.take(batch)
+        if not all(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(batch)):
+            raise TaskError("gradients of single examples want batches of tensors in tuples, lists or dicts alone")
+        return batch
 
     def _precision(self) -> AbstractContextManager[object]:
         return self._machine.autocast() if self._autocast else nullcontext()
@@ -87,24 +117,29 @@ class _LossOf(nn.Module):
         return self._loss[0](self.model, batch)
 
 
-def norms_of(gradients: Gradients) -> torch.Tensor:
-    """Return the norm of each example's whole gradient, over all parameters together, fp64 (n,)."""
-    squares = [
-        torch.linalg.vector_norm(it.flatten(1), dim=1, dtype=torch.float64).square() for it in gradients.values()
-    ]
+def norms_of(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return the norm of each example's whole gradient, over all of these (n, ...) together, fp64 (n,)."""
+    squares = [torch.linalg.vector_norm(it.flatten(1), dim=1, dtype=torch.float64).square() for it in gradients]
     return torch.stack(squares).sum(0).sqrt()
 
 
-def add_weighted_(sum_d: torch.Tensor, gradients: Gradients, factors_n: torch.Tensor, places: Sequence[Place]) -> None:
+def blocks_of(gradients: Gradients, places: Sequence[Place]) -> list[Block]:
+    """Return the gradients of the parameters at these places, which follow each other, by where they lie in the flat
+    vector: a block a parameter, or one of all where that is a small copy, since each block has calls of its own."""
+    blocks = [(place.span, gradients[place.name].flatten(1)) for place in places]
+    if sum(rows_nd.numel() for _, rows_nd in blocks) > JOINED:
+        return blocks
+    return [(slice(places[0].span.start, places[-1].span.stop), torch.cat([rows_nd for _, rows_nd in blocks], dim=1))]
+
+
+def add_weighted_(sum_d: torch.Tensor, blocks: Sequence[Block], factors_n: torch.Tensor) -> None:
     """Add each example's gradient times its factor (n,) to the flat vector (d,), in place. What has the factor 0 is
     left out, whatever its values."""
     kept = factors_n != 0
     every = bool(kept.all())
-    weights_n = factors_n if every else factors_n[kept]
-    for place in places:
-        rows_nd = gradients[place.name].flatten(1)
-        rows_nd = (rows_nd if every else rows_nd[kept]).to(sum_d.dtype)
-        sum_d[place.span].addmv_(rows_nd.t(), weights_n.to(sum_d.dtype))
+    weights_n = (factors_n if every else factors_n[kept]).to(sum_d.dtype)
+    for span, rows_nd in blocks:
+        sum_d[span].addmv_((rows_nd if every else rows_nd[kept]).to(sum_d.dtype).t(), weights_n)
 
 
 def check_example_gradients(loss: Loss, model: nn.Module, machine: Machine, batch: Batch) -> None:
@@ -120,6 +155,25 @@ def check_example_gradients(loss: Loss, model: nn.Module, machine: Machine, batc
             except Exception:  # a model that computes in a type of its own; what is its author's fault is raised again
                 pass
         return _compare(loss, twin_of(model), machine, batch, ROUNDED)
+
+
+def agree_in_one_pass(loss: Loss, model: nn.Module, machine: Machine, batch: Batch) -> bool:
+    """Return whether one pass gives the gradients of a few examples as a loop does: with a copy of the model in fp64,
+    and with its own parameters, which `loss` may know from elsewhere."""
+
+    def compare(twin: nn.Module, batch: Batch, tolerance: float) -> None:
+        _compare(loss, twin, machine, batch, tolerance, ExampleGradients.in_one_pass)
+
+    with torch.random.fork_rng(devices=[machine.device] if machine.device.type == "cuda" else []):
+        try:
+            if sum(parameter.numel() for parameter in model.parameters()) <= WIDENED:
+                compare(copy.deepcopy(model).double(), _double(batch), TOLERANCE)
+            compare(twin_of(model), batch, ROUNDED)
+        except Exception as error:
+            if faults.is_device_lost(error):
+                raise
+            return False
+    return True
 
 
 def can_autocast(loss: Loss, model: nn.Module, machine: Machine, batch: Batch) -> bool:
@@ -159,13 +213,20 @@ def _check_same(before: list[torch.Tensor], twin: nn.Module, privatizer: str) ->
         )
 
 
-def _compare(loss: Loss, twin: nn.Module, machine: Machine, batch: Batch, tolerance: float) -> None:
+def _compare(
+    loss: Loss,
+    twin: nn.Module,
+    machine: Machine,
+    batch: Batch,
+    tolerance: float,
+    way: Callable[[ExampleGradients, Batch], Gradients] = ExampleGradients.by_vmap,
+) -> None:
     before = _buffers_of(twin)
     batch = machine.take(batch)
     expected = [_alone(loss, twin, machine, _example(batch, number)) for number in range(_count(batch))]
     _check_same(before, twin, "example")
     try:
-        found = ExampleGradients(loss, twin, machine)(batch)
+        found = way(ExampleGradients(loss, twin, machine), batch)
     except Exception as error:
         reason = " ".join(str(error).split())[:160]
         raise _refused(f"torch.func.vmap cannot compute them ({reason})") from error
@@ -181,6 +242,8 @@ def _alone(loss: Loss, model: nn.Module, machine: Machine, batch: Batch) -> Grad
     names, parameters = zip(*trainable(model), strict=True)
     with machine.autocast():
         value = loss(model, batch)
+    if not value.requires_grad:
+        raise _refused("the loss has no gradient")
     found = torch.autograd.grad(value, parameters, allow_unused=True)  # not into `.grad`, which the trainer's may be
     if all(it is None for it in found):  # equal to vmap's, and of nothing
         raise _refused("the loss depends on no parameter of the model that it is given")

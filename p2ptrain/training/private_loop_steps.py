@@ -18,7 +18,13 @@ from torch.utils import _pytree as pytree
 from p2ptrain.privacy.allowance import Allowance
 from p2ptrain.privacy.base import Release
 from p2ptrain.tasks.base import Batch, TaskError
-from p2ptrain.training.example_gradients import ExampleGradients, Gradients, Loss, check_example_gradients
+from p2ptrain.training.example_gradients import (
+    ExampleGradients,
+    Gradients,
+    Loss,
+    agree_in_one_pass,
+    check_example_gradients,
+)
 from p2ptrain.training.flat import places, trainable
 from p2ptrain.training.layout import untrained_of
 from p2ptrain.training.machine import Machine
@@ -260,14 +266,16 @@ class LoopExamples:
     def _compare(self) -> None:
         if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             raise TaskError("[privacy]: no gradient is computed within torch.no_grad() or inference_mode()")
-        check_example_gradients(self._scalar, self._model, self.machine, self._batch(compared(self.draws.count)))
+        batch = self._batch(compared(self.draws.count))
+        check_example_gradients(self._scalar, self._model, self.machine, batch)
+        self._gradients.one_pass = agree_in_one_pass(self._scalar, self._model, self.machine, batch)
         self._modes = _modes(self._model)
 
     def _scalar(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         value = self._loss(model, batch)
-        if not isinstance(value, torch.Tensor) or value.ndim or not value.requires_grad:
+        if not isinstance(value, torch.Tensor) or value.ndim:
             kind = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-            raise TaskError(f"[privacy]: the loss has to be a scalar tensor with a gradient, and is {kind}")
+            raise TaskError(f"[privacy]: the loss has to be a scalar tensor, and is {kind}")
         return value
 
     def _batch(self, numbers: list[int]) -> Batch:

@@ -10,7 +10,13 @@ from torch import nn
 from p2ptrain.privacy.allowance import Allowance
 from p2ptrain.tasks.base import HasExamples, Shard, Task, TaskError, whole_batches
 from p2ptrain.tasks.calling import calling
-from p2ptrain.training.example_gradients import ExampleGradients, Gradients, can_autocast, check_example_gradients
+from p2ptrain.training.example_gradients import (
+    ExampleGradients,
+    Gradients,
+    agree_in_one_pass,
+    can_autocast,
+    check_example_gradients,
+)
 from p2ptrain.training.flat import FlatParameters
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.micro_batch import MicroBatch
@@ -62,7 +68,8 @@ class PrivateSteps:
         with calling(task, "loss"):
             check_example_gradients(task.loss, model, machine, batch)
             autocast = can_autocast(task.loss, model, machine, batch)
-        self._gradients = ExampleGradients(task.loss, model, machine, autocast=autocast)
+            one_pass = agree_in_one_pass(task.loss, model, machine, batch)
+        self._gradients = ExampleGradients(task.loss, model, machine, autocast=autocast, one_pass=one_pass)
         self.tokens = round(rate * count * expected_tokens(task))
         """Predictions that a step is said to have: those expected, and not those drawn."""
 
