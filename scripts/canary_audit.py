@@ -78,6 +78,8 @@ def main() -> None:
     parser.add_argument("--canaries", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    if not all(each > 0 for each in given.epsilons):
+        parser.error("--epsilons must be above 0")
     if given.canaries < 10:
         parser.error("--canaries must be 10 or more")
     torch.set_num_threads(1)
@@ -165,7 +167,7 @@ class SeenSums:
 
 def clipped(gradients: Gradients, privatizer: Privatizer) -> torch.Tensor:
     """Return the clipped gradients, fp64 (n, d)."""
-    factors_n = privatizer.factors(norms_of(gradients.values()))
+    factors_n = privatizer.factors(norms_of(gradients))
     return torch.cat([it.flatten(1).double() for it in gradients.values()], dim=1) * factors_n[:, None]
 
 

@@ -76,6 +76,8 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    if given.nodes < 1 or not all(each > 0 for each in given.epsilons):
+        parser.error("--nodes must be 1 or more, and --epsilons above 0")
     if given.models < 8:
         parser.error("--models must be 8 or more: each digit needs shadows with it and without it")
     torch.set_num_threads(1)

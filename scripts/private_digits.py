@@ -33,7 +33,7 @@ from node.privacy.budget import PrivacyBudget
 from node.privacy.ledger import PrivacyLedger
 from node.system.script_end import ended_in_a_line
 from p2ptrain.privacy.accounting import noise_for
-from p2ptrain.sync import SyncConfig
+from p2ptrain.sync import SYNC_STRATEGIES, SyncConfig
 from p2ptrain.tasks import Shard
 from p2ptrain.tasks.digits import Digits
 from p2ptrain.training import TrainConfig, Trainer
@@ -64,20 +64,20 @@ class Sides:
 
 SETTINGS: Final = {
     2.0: Sides(
-        alone=Settings(rate=1.0, steps=20, learning_rate=1.0), together=Settings(rate=1.0, steps=20, learning_rate=1.0)
+        alone=Settings(rate=1.0, steps=40, learning_rate=0.5), together=Settings(rate=0.5, steps=60, learning_rate=0.5)
     ),
     4.0: Sides(
-        alone=Settings(rate=1.0, steps=40, learning_rate=1.0), together=Settings(rate=1.0, steps=40, learning_rate=1.0)
+        alone=Settings(rate=1.0, steps=40, learning_rate=1.0), together=Settings(rate=0.5, steps=60, learning_rate=0.5)
     ),
     8.0: Sides(
-        alone=Settings(rate=1.0, steps=20, learning_rate=3.0), together=Settings(rate=0.5, steps=60, learning_rate=1.0)
+        alone=Settings(rate=0.5, steps=60, learning_rate=1.0), together=Settings(rate=1.0, steps=40, learning_rate=4.0)
     ),
 }
 """The best of all that `--tune` tries, for either side."""
 
 TRIED: Final = tuple(
     Settings(rate=rate, steps=steps, learning_rate=learning_rate)
-    for (rate, steps), learning_rate in itertools.product(((1.0, 20), (1.0, 40), (0.5, 60)), (1.0, 2.0, 4.0))
+    for (rate, steps), learning_rate in itertools.product(((1.0, 20), (1.0, 40), (0.5, 60)), (0.5, 1.0, 2.0, 4.0))
 )
 TUNING_SEEDS: Final = (100, 101)
 TUNED_ALONE: Final = 3
@@ -96,6 +96,10 @@ def main() -> None:
     parser.add_argument("--strategy", default="tracked_gossip")
     parser.add_argument("--tune", type=float, default=None, metavar="EPSILON", help="try settings for either side")
     given = parser.parse_args()
+    if given.tune is not None and not given.tune > 0:
+        parser.error("--tune must be above 0")
+    if given.strategy not in SYNC_STRATEGIES.names():
+        parser.error(f"--strategy must be one of {', '.join(SYNC_STRATEGIES.names())}")
     torch.set_num_threads(1)
     if given.tune is not None:
         tune(given.tune, given.strategy)

@@ -7,7 +7,7 @@ has to be put on, gives the same in one pass (row_wise.py): it is compared with 
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
 
@@ -28,18 +28,12 @@ from p2ptrain.training.row_wise import NotRowWiseError, row_wise_gradients
 Gradients = dict[str, torch.Tensor]
 """By parameter, (n, ...) of n examples."""
 
-Block = tuple[slice, torch.Tensor]
-"""Gradients (n, ...) of neighbouring parameters, flat (n, width), and where they lie in the flat vector."""
-
 Loss = Callable[[nn.Module, Batch], torch.Tensor]
 """Returns the mean loss of a batch, a scalar: that of a task, or of a loop of the user's own."""
 
 TOLERANCE: Final = 1e-6
 """Largest difference to a loop's gradient of an example, over the norm of that gradient. In fp64 it is a billionth of
 this, and 1e-7 where the loss is computed in fp32."""
-
-JOINED: Final = 1 << 20
-"""Numbers up to which gradients are copied into one block. Chosen: 4 MB are copied in less time than calls take."""
 
 WIDENED: Final = 1 << 26
 """Parameters up to which the comparison is made on a copy in fp64: half a gigabyte. Chosen."""
@@ -117,29 +111,24 @@ class _LossOf(nn.Module):
         return self._loss[0](self.model, batch)
 
 
-def norms_of(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Return the norm of each example's whole gradient, over all of these (n, ...) together, fp64 (n,)."""
-    squares = [torch.linalg.vector_norm(it.flatten(1), dim=1, dtype=torch.float64).square() for it in gradients]
+def norms_of(gradients: Gradients) -> torch.Tensor:
+    """Return the norm of each example's whole gradient, over all parameters together, fp64 (n,)."""
+    squares = [
+        torch.linalg.vector_norm(it.flatten(1), dim=1, dtype=torch.float64).square() for it in gradients.values()
+    ]
     return torch.stack(squares).sum(0).sqrt()
 
 
-def blocks_of(gradients: Gradients, places: Sequence[Place]) -> list[Block]:
-    """Return the gradients of the parameters at these places, which follow each other, by where they lie in the flat
-    vector: a block a parameter, or one of all where that is a small copy, since each block has calls of its own."""
-    blocks = [(place.span, gradients[place.name].flatten(1)) for place in places]
-    if sum(rows_nd.numel() for _, rows_nd in blocks) > JOINED:
-        return blocks
-    return [(slice(places[0].span.start, places[-1].span.stop), torch.cat([rows_nd for _, rows_nd in blocks], dim=1))]
-
-
-def add_weighted_(sum_d: torch.Tensor, blocks: Sequence[Block], factors_n: torch.Tensor) -> None:
+def add_weighted_(sum_d: torch.Tensor, gradients: Gradients, factors_n: torch.Tensor, places: Sequence[Place]) -> None:
     """Add each example's gradient times its factor (n,) to the flat vector (d,), in place. What has the factor 0 is
     left out, whatever its values."""
     kept = factors_n != 0
     every = bool(kept.all())
-    weights_n = (factors_n if every else factors_n[kept]).to(sum_d.dtype)
-    for span, rows_nd in blocks:
-        sum_d[span].addmv_((rows_nd if every else rows_nd[kept]).to(sum_d.dtype).t(), weights_n)
+    weights_n = factors_n if every else factors_n[kept]
+    for place in places:
+        rows_nd = gradients[place.name].flatten(1)
+        rows_nd = (rows_nd if every else rows_nd[kept]).to(sum_d.dtype)
+        sum_d[place.span].addmv_(rows_nd.t(), weights_n.to(sum_d.dtype))
 
 
 def check_example_gradients(loss: Loss, model: nn.Module, machine: Machine, batch: Batch) -> None:

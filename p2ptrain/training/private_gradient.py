@@ -20,7 +20,7 @@ import torch
 from p2ptrain.inner.base import Place
 from p2ptrain.privacy.allowance import Allowance
 from p2ptrain.privacy.base import Privatizer
-from p2ptrain.training.example_gradients import Gradients, add_weighted_, blocks_of, norms_of
+from p2ptrain.training.example_gradients import Gradients, add_weighted_, norms_of
 from p2ptrain.training.machine import Machine
 from p2ptrain.training.micro_batch import half_of
 from p2ptrain.training.private_training import PrivateTraining
@@ -94,8 +94,6 @@ def _sum_clipped_(
         sum_d.zero_()
     for start in range(0, len(drawn), chunk):
         gradients = gradients_at(drawn[start : start + chunk])
-        blocks = [(sum_d, blocks_of(gradients, places)) for sum_d, places in sums]
-        every = [rows_nd for _, of_one in blocks for _, rows_nd in of_one]
-        factors = privatizer.factors(norms_of(every))  # by the norm over all of them
-        for sum_d, of_one in blocks:
-            add_weighted_(sum_d, of_one, factors)
+        factors = privatizer.factors(norms_of(gradients))  # by the norm over all of them
+        for sum_d, places in sums:
+            add_weighted_(sum_d, gradients, factors, places)

@@ -431,10 +431,3 @@ def test_other_tasks_are_left_to_vmap() -> None:
         in_one_pass, gradient_d = private_gradient(task, **options)
         assert not in_one_pass
         assert gradient_d.isfinite().all()
-
-
-def test_a_private_sum_is_the_same_by_blocks_and_by_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, found_d = private_gradient("digits")
-    monkeypatch.setattr(example_gradients, "JOINED", 0)
-    _, expected_d = private_gradient("digits")
-    torch.testing.assert_close(found_d, expected_d, rtol=1e-5, atol=1e-8)
