@@ -7,6 +7,7 @@ vector beside it. Nothing else becomes a part of that, whatever the loop does: i
 Buffers and frozen parameters leave as they were at the join.
 """
 
+import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, SupportsIndex
@@ -28,6 +29,7 @@ from p2ptrain.training.example_gradients import (
 from p2ptrain.training.flat import places, trainable
 from p2ptrain.training.layout import untrained_of
 from p2ptrain.training.machine import Machine
+from p2ptrain.training.micro_batch import half_of
 from p2ptrain.training.parameter_vector import ParameterVector
 from p2ptrain.training.private_gradient import PoissonDraws, compared, fill_private_gradient_
 from p2ptrain.training.private_training import PrivateTraining
@@ -47,7 +49,8 @@ class PrivateLoopSteps:
     trains.
 
     `public_d` (d,): the model that counts as known to everybody. The parameters are set to it. Raises TaskError where
-    no optimizer, or no rate, was given, and for a model on several devices.
+    no optimizer, or no rate, was given, for an optimizer that computes gradients itself, and for a model on several
+    devices.
     """
 
     def __init__(
@@ -63,6 +66,11 @@ class PrivateLoopSteps:
             raise TaskError(f"privacy.privatizer={name} looks at each step: give the optimizer to p2ptrain.join")
         if privacy.rate is None:
             raise TaskError(f"privacy.privatizer={name} in a loop of one's own wants privacy.rate")
+        if _wants_closure(optimizer):
+            raise TaskError(
+                f"privacy.privatizer={name} makes each step's gradient, and {type(optimizer).__name__} computes its "
+                "own in step(closure): take an optimizer that steps by .grad, such as SGD or AdamW"
+            )
         if len({parameter.device for parameter in values.parameters}) > 1:
             raise TaskError(f"privacy.privatizer={name} wants all trained parameters on one device")
         self._model, self._optimizer, self._values, self._privacy = model, optimizer, values, privacy
@@ -72,6 +80,8 @@ class PrivateLoopSteps:
         self._gradient_d = torch.zeros(values.numel, device=values.device, dtype=torch.float32)
         self._filled = self._stepping = False
         self._knows_optimizer = False
+        self.micro_batch: int | None = None
+        """Examples whose gradients are in memory at a time, once memory has run out with more."""
         self.public_d = public_d
         """The model after the last step that was accounted for (d,): what may leave."""
         self.untrained: Mapping[str, torch.Tensor] = {}
@@ -152,6 +162,7 @@ class PrivateLoopSteps:
             raise TaskError("there is no example to draw")
         machine = Machine(device=self._values.device, precision="fp32", threads=0)
         draws = PoissonDraws.of(count, self._rate, self._privacy, example_bytes=4 * self._values.numel)
+        draws.chunk = min(draws.chunk, self.micro_batch or draws.chunk)
         return LoopExamples(self._model, machine, loss, examples_at, draws)
 
     def fill_(self, examples: "LoopExamples") -> None:
@@ -162,7 +173,7 @@ class PrivateLoopSteps:
         self._check_model()
         sums = [(self._gradient_d, self._places)]
         made = examples.gradients_at, examples.draws, self.allowance, self._privacy
-        fill_private_gradient_(sums, *made, machine=examples.machine)
+        fill_private_gradient_(sums, *made, machine=examples.machine, fewer=self._fewer)
         for (_, parameter), part in zip(self._named, self._parts(), strict=True):
             parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(part)
         self._filled = True
@@ -199,6 +210,10 @@ class PrivateLoopSteps:
                 f"[privacy]: a second optimizer ({type(optimizer).__name__}) is about to step what is trained here: "
                 "give all of it to the one that p2ptrain.join has, in groups where they differ"
             )
+
+    def _fewer(self, now: int, error: Exception) -> int:
+        self.micro_batch = half_of(now, error)
+        return self.micro_batch
 
     def _parts(self) -> list[torch.Tensor]:
         return [self._gradient_d[place.span].view(place.shape) for place in self._places]
@@ -313,7 +328,20 @@ def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(*(it.detach().contiguous().view(-1).view(torch.uint8) for it in (one, other)))
 
 
+def _wants_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it steps by nothing but a closure, as LBFGS does."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
 def _has_stepped(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer remembers anything but zeros."""
-    held = [value for state in optimizer.state.values() for value in pytree.tree_leaves(state)]
+    """Whether the optimizer remembers anything but what it begins with: zeros, or a number that is everywhere the same,
+    as in Adagrad's sums before the first step."""
+    return any(map(_is_of_steps, optimizer.state.values()))
+
+
+def _is_of_steps(state: Mapping[str, object]) -> bool:
+    held = pytree.tree_leaves(state)
+    if "step" in state and not state["step"]:
+        return any(isinstance(it, torch.Tensor) and not (it == it.flatten()[:1]).all() for it in held)
     return any(bool(it.any()) if isinstance(it, torch.Tensor) else bool(it) for it in held)

@@ -254,8 +254,13 @@ class UserModel:
         return [name for name, parameter in pairs if id(parameter) not in held]
 
     steps_elsewhere: Final = True
-    micro_batch: Final = None
     compile_fault: Final = ""
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Examples whose private gradients are made at a time, once memory has run out with more; else None: how the
+        loop cuts its batches is its own."""
+        return None if self.private_steps is None else self.private_steps.micro_batch
 
     def take_step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float | None:
         """Note the step that the user's loop has taken. Return the loss that it has told, else nan; None when it takes

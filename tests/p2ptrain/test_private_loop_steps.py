@@ -291,8 +291,27 @@ def test_an_optimizer_that_has_stepped_before_is_refused_but_with_the_state_that
     before.learner.fill_gradient(before.examples())
     loop.learner.load_state_dict(before.learner.state_dict())
     assert loop.learner.fill_gradient(loop.examples())
-    adagrad = Loop(other, optimizer=torch.optim.Adagrad(other.parameters()))
-    assert adagrad.learner.fill_gradient(adagrad.examples()), "its zeros say nothing"
+
+
+@pytest.mark.parametrize("begins_at", [0.0, 0.5])
+def test_an_optimizer_that_begins_with_a_state_is_taken_until_its_first_step(begins_at: float) -> None:
+    model = model_of()
+    adagrad = torch.optim.Adagrad(model.parameters(), initial_accumulator_value=begins_at)
+    loop = Loop(model, optimizer=adagrad)
+    assert loop.learner.fill_gradient(loop.examples()), "one number everywhere says nothing of the data"
+    adagrad.step()
+    loop = Loop(model, optimizer=adagrad)
+    with pytest.raises(TaskError, match="has a state already"):
+        loop.learner.fill_gradient(loop.examples())
+
+
+def test_a_state_of_zero_steps_that_something_has_filled_is_refused() -> None:
+    model = model_of()
+    adagrad = torch.optim.Adagrad(model.parameters())
+    adagrad.state[model[0].weight]["sum"][0, 0] = 1.0
+    loop = Loop(model, optimizer=adagrad)
+    with pytest.raises(TaskError, match="has a state already"):
+        loop.learner.fill_gradient(loop.examples())
 
 
 def test_a_state_that_nothing_is_known_of_is_in_no_checkpoint_and_is_none_after_it() -> None:
@@ -476,6 +495,32 @@ def test_examples_are_loaded_by_the_chunk_and_chunks_do_not_change_a_step() -> N
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-8)
 
 
+def test_a_chunk_that_does_not_fit_is_halved_for_later_examples_too_and_is_told() -> None:
+    sizes: list[int] = []
+
+    def full_beyond_two(model: nn.Module, batch: Batch) -> torch.Tensor:
+        if sizes and sizes[-1] > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.50 MiB.")
+        return loss_of(model, batch)
+
+    def at(rows: list[int]) -> Batch:
+        if len(rows) != 3:  # those that are compared with a loop's
+            sizes.append(len(rows))
+        return rows_at(rows)
+
+    loop, uncut = (Loop(model_of(), source=Chosen([1, 4, 9, 20]), chunk=chunk) for chunk in (8, 2))
+    assert loop.learner.micro_batch is None
+    loop.learner.fill_gradient(loop.steps.examples(full_beyond_two, at, len(X)))
+    uncut.learner.fill_gradient(uncut.examples())
+    pairs = zip(loop.model.parameters(), uncut.model.parameters(), strict=True)
+    assert all(torch.equal(one.grad, other.grad) for one, other in pairs)  # type: ignore[arg-type]
+    assert sizes == [4, 4, 2, 2], "of 8 allowed, then of 4, then of 2"
+    assert loop.learner.micro_batch == 2
+    loop.step()
+    loop.learner.fill_gradient(loop.steps.examples(full_beyond_two, at, len(X)))
+    assert sizes[4:] == [2, 2]
+
+
 def test_only_what_is_trained_has_a_gradient_and_the_frozen_base_stays() -> None:
     model = model_of()
     model[0].requires_grad_(False)
@@ -559,6 +604,9 @@ def test_what_is_wanted_of_the_loop_is_said_in_a_line() -> None:
         learner.protect(PrivateTraining(privatizer=privacy.get("example"), rate=0.1), learner.vector())
     with pytest.raises(TaskError, match=r"privacy\.rate"):
         Loop(model_of(), rate=None)
+    model = model_of()
+    with pytest.raises(TaskError, match=r"LBFGS computes its own in step\(closure\)"):
+        Loop(model, optimizer=torch.optim.LBFGS(model.parameters()))
 
 
 def test_it_learns() -> None:
