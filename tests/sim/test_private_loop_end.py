@@ -3,15 +3,19 @@ and a neighbour so slow that the round stays open when the budget is found to be
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 from sim_swarm import Member, swarm
 
+from node.config.schema import Config
 from node.privacy.ledger import read_ledger
 from node.roles.joined import JoinedNode
 from node.system.run_dir import PRIVACY
+from node.training.pace import Pace
+from node.training.run_state import RunState
 from p2ptrain.training import Trainer
 
 PRIVATE = {"privatizer": "update", "noise": 8.0, "clip": 1.0, "epsilon": 1.0}
@@ -56,3 +60,21 @@ async def test_it_is_waited_for_no_longer_than_a_round_may_take(
     private, closing = await ended_with_its_budget(tmp_path)
     assert closing
     assert len(private.told("round")) == released(private) - 1
+
+
+async def test_steps_whose_round_does_not_close_yet_are_waited_for_too(autojump_clock: trio.testing.MockClock) -> None:
+    """A budget is found to be spent in the midst of a phase: its move is paid for, and nothing is being closed then."""
+    state = RunState(config=Config(), pace=Pace("fixed", 5, f=0, own="one", clock=trio.current_time))
+    stop = trio.Event()
+    joined: Any = SimpleNamespace(node=SimpleNamespace(state=state), _set_stop=stop.set)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(JoinedNode._end_with_paid_round, joined)
+        await trio.sleep(1)
+        assert not stop.is_set(), "the steps are under way"
+        state.begin_closing(waits_for_group=False)
+        state.training_over.set()
+        await trio.sleep(1)
+        assert not stop.is_set(), "their round is being closed"
+        state.enter_round(state.round + 1)
+        await trio.sleep(1)
+        assert stop.is_set()
