@@ -8,6 +8,7 @@ A node on a GPU has `nvml`, and also `rapl` or `estimate` for its processor. Whe
 the node reports none: the processor's few watts would be taken for the whole.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ SOURCES: Final = ("nvml", "rapl", "estimate")
 POWERCAP: Final = Path("/sys/class/powercap")
 
 Joules = Callable[[], float]
-"""Reads a counter of joules, of which only differences matter. Raises OSError when it can no longer be read."""
+"""Reads a counter of joules, of which only differences matter. Raises OSError when it can no longer be read, and
+ValueError when what it reads is no number."""
 
 
 class CpuTimes(Protocol):
@@ -59,29 +61,34 @@ class SystemTimes:
 
 @dataclass(kw_only=True)
 class Meter:
-    """Measures energy since its construction, by source. A counter that fails is no longer read, but its sum is
-    kept."""
+    """Measures energy since its construction, by source. A counter that fails is no longer read, but its sum is kept.
+    It may be read from several threads."""
 
     counters: dict[str, Joules]
+    failed: set[str] = field(default_factory=set)
+    """Sources that can no longer be read."""
     _seen: dict[str, float] = field(default_factory=dict)
     _total: dict[str, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.joules()
 
     def joules(self) -> Mapping[str, float]:
         """Return the joules so far, by source; empty where there is no counter."""
-        for source, read in list(self.counters.items()):
-            try:
-                now = read()
-            except OSError:
-                del self.counters[source]
-                continue
-            # A counter that restarts (its driver was loaded again) is ignored for one reading.
-            step = max(0.0, now - self._seen.get(source, now))
-            self._total[source] = self._total.get(source, 0.0) + step
-            self._seen[source] = now
-        return dict(self._total)
+        with self._lock:  # or what was taken between two readings would count in two threads
+            for source, read in list(self.counters.items()):
+                try:
+                    now = read()
+                except (OSError, ValueError):
+                    del self.counters[source]
+                    self.failed.add(source)
+                    continue
+                # A counter that restarts (its driver was loaded again) is ignored for one reading.
+                step = max(0.0, now - self._seen.get(source, now))
+                self._total[source] = self._total.get(source, 0.0) + step
+                self._seen[source] = now
+            return dict(self._total)
 
 
 def meter_for(

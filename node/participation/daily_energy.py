@@ -26,7 +26,8 @@ class DailyEnergy:
         self._saved_at = -math.inf
 
     def today(self, now: float) -> float:
-        """Return the joules since midnight (`now`: Unix seconds). Raises OSError where the disk does not take them."""
+        """Return the joules since midnight (`now`: Unix seconds). Where the disk does not take them, a restart forgets
+        them; the cap holds until then."""
         seen = self._joules()
         day = _day_of(now)
         if day != self._day:
@@ -34,8 +35,9 @@ class DailyEnergy:
         self._sum += max(0.0, seen - self._seen)
         self._seen = seen
         if self._path is not None and abs(now - self._saved_at) >= SAVE_EVERY_S:
-            write_atomic(self._path, json.dumps({"day": self._day.isoformat(), "joules": self._sum}).encode())
             self._saved_at = now
+            with suppress(OSError):
+                write_atomic(self._path, json.dumps({"day": self._day.isoformat(), "joules": self._sum}).encode())
         return self._sum
 
     def _kept(self) -> tuple[date, float]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 
 import psutil
@@ -21,6 +22,9 @@ from node.participation.device_state import Battery, DeviceState, GpuUseByOthers
 FULL: Final = 100.0
 """Percent. Virtual machines and WSL report a full battery that is not plugged, and no time until it is empty: they run
 on mains. A laptop that has just left its charger is taken for plugged as long as it says the same."""
+
+POWER_SUPPLIES: Final = Path("/sys/class/power_supply")
+"""Where Linux has a folder for each battery and charger."""
 
 LOAD_WINDOW_S: Final = 5.0
 """Seconds over which the load of others is averaged: a program that starts is no load. Chosen."""
@@ -88,14 +92,42 @@ class DeviceReader:
         )
 
 
-def battery(now: float) -> Battery | None:
-    """Return the battery; None where there is none."""
+def battery(now: float, supplies: Path = POWER_SUPPLIES) -> Battery | None:
+    """Return the battery; None where there is none. Raises UnreadableError where psutil takes another device's for
+    it."""
+    if psutil.LINUX and not _has_battery(supplies):
+        return None
     read = getattr(psutil, "sensors_battery", lambda: None)()  # not on every system
     if read is None:
         return None
     unknown = (psutil.POWER_TIME_UNKNOWN, psutil.POWER_TIME_UNLIMITED, None)
     idle = read.percent >= FULL and read.secsleft in unknown
     return Battery(percent=float(read.percent), plugged=read.power_plugged is not False or idle)
+
+
+def _has_battery(supplies: Path) -> bool:
+    """Return whether the battery that psutil reads is this machine's: it takes the first by name, and a wireless mouse
+    or keyboard has one, too. Raises UnreadableError where the machine's is another one."""
+    found = sorted(path for path in _folders(supplies) if path.name.startswith("BAT") or "battery" in path.name.lower())
+    own = [path for path in found if _word(path / "scope") != "Device"]
+    if own and own[0] != found[0]:
+        raise UnreadableError(f"psutil reads the battery {found[0].name} of another device")
+    return bool(own)
+
+
+def _folders(supplies: Path) -> list[Path]:
+    try:
+        return list(supplies.iterdir())
+    except OSError:  # a kernel without batteries
+        return []
+
+
+def _word(file: Path) -> str:
+    """Return what a file of the kernel says; empty where it is not there, or its device has just gone."""
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def free_memory(now: float) -> int:
@@ -238,11 +270,20 @@ class MeteredReader:
         self._ask = _ask_network_manager if ask is None else ask
         self._asked: float | None = None
         self._newest: bool | None = None
+        self._failed = ""
+        """Why there was no answer; empty: there was one. It is kept as long as an answer: all other readings wait while
+        a command hangs."""
 
     def __call__(self, now: float) -> bool | None:
-        """Return the newest answer; None where NetworkManager does not know. Raises OSError or UnreadableError."""
+        """Return the newest answer; None where NetworkManager does not know. Raises UnreadableError."""
         if self._asked is None or abs(now - self._asked) >= METERED_EVERY_S:
-            self._newest, self._asked = metered_in(self._ask()), now
+            self._asked = now
+            try:
+                self._newest, self._failed = metered_in(self._ask()), ""
+            except (OSError, UnreadableError) as error:
+                self._failed = str(error)
+        if self._failed:
+            raise UnreadableError(self._failed)
         return self._newest
 
 

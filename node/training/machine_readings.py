@@ -130,7 +130,17 @@ def nvml_reader(device: torch.device) -> NvmlReader | None:
 def _energy(meter: Meter | None, path: Path) -> Source:
     if meter is None:
         return _none
-    return DailyEnergy(path, lambda: sum(meter.joules().values())).today
+    day = DailyEnergy(path, lambda: sum(meter.joules().values()))
+
+    def read(now: float) -> float:
+        joules = day.today(now)
+        if meter.failed:
+            raise UnreadableError(f"the counter of energy fails: {', '.join(sorted(meter.failed))}")
+        if not meter.counters:  # a cap would never be reached, and nobody told
+            raise UnreadableError("nothing counts the energy that training takes here")
+        return joules
+
+    return read
 
 
 def _none(now: float) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 import trio
 import trio.testing
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from node.config.schema import load
 from node.events.event_types import Event, Paused, Unpaused, WarningEvent
 from node.events.progress import NodeProgress
+from node.metrics.energy import Meter
 from node.participation import PARTICIPATION, device_reader
 from node.participation.daily_energy import DailyEnergy
 from node.participation.decider import Decider, Patience
@@ -34,7 +36,8 @@ from node.participation.device_reader import (
 )
 from node.participation.device_state import Battery, DeviceState, GpuUseByOthers, Reading
 from node.system.errors import UsageError
-from node.training.machine_readings import ThreadedReader
+from node.system.process_use import ProcessUse
+from node.training.machine_readings import ThreadedReader, sources_of
 from node.training.pausing import LOOK_S, Pauses
 
 GAME = GpuUseByOthers(share=0.9, memory_bytes=0)
@@ -345,11 +348,32 @@ def test_what_a_source_raises_is_noted_and_the_others_are_read() -> None:
     ],
 )
 def test_a_machine_without_a_battery_or_with_a_virtual_one_is_plugged(
-    monkeypatch: pytest.MonkeyPatch, read: Any, expected: Battery | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, read: Any, expected: Battery | None
 ) -> None:
     told = None if read is None else SimpleNamespace(percent=read[0], secsleft=read[1], power_plugged=read[2])
     monkeypatch.setattr(psutil, "sensors_battery", lambda: told)
-    assert device_reader.battery(0.0) == expected
+    assert device_reader.battery(0.0, supplies(tmp_path, BAT0="System")) == expected
+
+
+def supplies(folder: Path, **scopes: str) -> Path:
+    """A folder of Linux's with power supplies, by name and scope; empty: it says none."""
+    for name, scope in scopes.items():
+        (folder / name).mkdir()
+        if scope:
+            (folder / name / "scope").write_text(f"{scope}\n")
+    return folder
+
+
+@pytest.mark.skipif(not psutil.LINUX, reason="sysfs is Linux's")
+def test_a_mouses_battery_is_not_the_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mouse = SimpleNamespace(percent=20.0, secsleft=psutil.POWER_TIME_UNKNOWN, power_plugged=False)
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: mouse)
+    assert device_reader.battery(0.0, tmp_path / "none") is None, "a kernel without batteries"
+    assert device_reader.battery(0.0, supplies(tmp_path, hidpp_battery_0="Device", AC="")) is None
+    with pytest.raises(UnreadableError, match="hidpp_battery_0 of another device"):
+        device_reader.battery(0.0, supplies(tmp_path, macsmc_battery="System"))
+    laptop = device_reader.battery(0.0, supplies(tmp_path, BAT0=""))
+    assert laptop == Battery(percent=20.0, plugged=False), "psutil takes the first by name"
 
 
 def test_the_own_load_is_not_that_of_others() -> None:
@@ -452,6 +476,45 @@ def test_network_manager_is_asked_now_and_then() -> None:
         metered_in("")
 
 
+def test_network_manager_that_does_not_answer_is_asked_as_seldom() -> None:
+    asked = []
+
+    def hangs() -> str:
+        asked.append(len(asked))
+        raise UnreadableError("no answer")
+
+    its = MeteredReader(hangs)
+    for look in range(61):  # for half a minute, and a moment
+        with pytest.raises(UnreadableError, match="no answer"):
+            its(1000.0 + look * LOOK_S)
+    assert len(asked) == 2
+
+
+def test_the_cap_of_a_day_holds_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("node.participation.daily_energy.write_atomic", full)
+    joules = [0.0]
+    its = DailyEnergy(tmp_path / "energy", lambda: joules[0])
+    noon = datetime(2026, 5, 5, 12).timestamp()
+    its.today(noon)
+    joules[0] = 8e6
+    assert its.today(noon + 61) == 8e6
+
+
+def test_a_cap_that_nothing_counts_for_is_told(tmp_path: Path) -> None:
+    def reading(meter: Meter) -> DeviceState:
+        source = sources_of(torch.device("cpu"), ProcessUse(), meter, tmp_path / "energy")["energy"]()
+        return DeviceReader({"energy": source})(0.0)
+
+    assert reading(Meter(counters={"rapl": lambda: 5.0})).energy_j == 0.0
+    assert "nothing counts" in reading(Meter(counters={})).unread["energy"]
+    readings = iter([1.0])
+    meter = Meter(counters={"rapl": lambda: float(next(readings, "gone"))})
+    assert "fails: rapl" in reading(meter).unread["energy"], "text that is no number ends nothing either"
+
+
 def test_the_days_energy_outlives_a_restart_and_ends_at_midnight(tmp_path: Path) -> None:
     path, joules = tmp_path / "energy", [100.0]
     noon = datetime(2026, 5, 5, 12).timestamp()
@@ -517,6 +580,11 @@ def test_a_mistake_in_participation_is_one_line(sets: list[str], what: str) -> N
     with pytest.raises(UsageError, match=what) as error:
         load(sets=sets)
     assert "\n" not in error.value.message
+
+
+def test_a_temperature_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="below stop"):
+        PARTICIPATION.get("temperature", stop=math.nan)  # as `nan` in a TOML file
 
 
 def test_options_of_a_policy_that_does_not_hold_are_told() -> None:

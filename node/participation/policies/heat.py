@@ -18,7 +18,7 @@ class Heat:
 
     def __post_init__(self) -> None:
         """ValueError where it would have to get hotter to go on."""
-        if self.go >= self.stop:
+        if not self.go < self.stop:  # nan, too
             raise ValueError(f"go ({self.go:g}) must be below stop ({self.stop:g})")
 
     def forbids(self, state: DeviceState, *, paused: bool) -> str | None:
