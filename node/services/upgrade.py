@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from gossip.core.limits import PROTOCOL_VERSION
@@ -161,7 +162,8 @@ def _replaced(
             tell(f"starting {each.name}")
             _start_watched(manager, each, clock)
     except BaseException as error:
-        back = _go_back(manager, versions, running, tell=tell, run=run)
+        with _signals(lambda number, frame: None):
+            back = _go_back(manager, versions, running, tell=tell, run=run)
         if is_interrupt(error):
             tell(f"interrupted; {back}")
             raise
@@ -173,21 +175,30 @@ def _replaced(
 def _go_back(
     manager: ServiceManager, versions: _Versions, running: Sequence[ServiceRecord], *, tell: Tell, run: Run
 ) -> str:
-    """Install what was there before, start what ran before, and return what came of it. RunError where pip cannot."""
+    """Install what was there before, start what ran before, and return what came of it. RunError where pip cannot. A
+    service that does not stop or start keeps back neither the package nor the other services."""
     before = versions.before
     tell(f"going back to p2ptrain {before}")
+    troubles = []
     for each in running:
-        if manager.state(each.name).up:
-            manager.stop(each.name)
+        try:
+            if manager.state(each.name).up:
+                manager.stop(each.name)
+        except RunError as error:
+            troubles.append(error.message)
     done = pip(run, "install", "--no-index", "--no-deps", "--force-reinstall", str(versions.kept))
     if done.code:
         by_hand = f"{sys.executable} -m pip install --no-deps --force-reinstall {versions.kept}"
         raise RunError(f"pip cannot put p2ptrain {before} back: {done.why()}", f"try: {by_hand}")
     others = _others_back(run, versions.packages)
     for each in running:
-        manager.start(each.name)
+        try:
+            manager.start(each.name)
+        except RunError as error:
+            troubles.append(error.message)
+    started = " and started" if running and not troubles else ""
     missing = f", but for {', '.join(others)}, which pip could not put back" if others else ""
-    return f"p2ptrain {before} is back{' and started' if running else ''}{missing}"
+    return "; ".join([f"p2ptrain {before} is back{started}{missing}", *troubles])
 
 
 def _others_back(run: Run, before: dict[str, str]) -> list[str]:
@@ -286,18 +297,25 @@ def _prefix(python: Path) -> Path:
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Within it Ctrl-C and SIGTERM raise KeyboardInterrupt once, which goes back; what comes after is passed over until
-    all is in order again. Of the main thread."""
+    all is in order again, and so is what comes while it goes back for another reason. Of the main thread."""
     pressed: list[int] = []
 
-    def interrupt(number: int, frame: object) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         pressed.append(number)
         if len(pressed) == 1:
             raise KeyboardInterrupt
 
+    with _signals(interrupt):
+        yield
+
+
+@contextmanager
+def _signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Within it `handler` takes the signals by which a person or the system ends this program."""
     wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(each, interrupt) for each in wanted]
+    before = [signal.signal(each, handler) for each in wanted]
     try:
         yield
     finally:
-        for each, handler in zip(wanted, before, strict=True):
-            signal.signal(each, handler)
+        for each, former in zip(wanted, before, strict=True):
+            signal.signal(each, former)

@@ -5,6 +5,7 @@ pip and systemd are fakes here; tests/integration/test_service_releases.py has t
 
 import json
 import os
+import signal
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
@@ -234,6 +235,28 @@ def test_ctrl_c_while_pip_installs_goes_back(machine: Machine, tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         machine.upgrade(wheel(tmp_path / "new"))
     assert machine.told[-1] == "interrupted; p2ptrain 0.1.0 is back and started"
+    assert machine.systemd.verbs()[-1] == "start"
+
+
+def test_ctrl_c_while_it_goes_back_is_passed_over(machine: Machine, tmp_path: Path) -> None:
+    def interrupt(line: str) -> None:
+        if "--no-index" in line:
+            signal.raise_signal(signal.SIGINT)
+
+    machine.fails, machine.starts = interrupt, [["failed"], ["started"]]
+    with pytest.raises(RunError, match=r"0\.1\.0 is back and started"):
+        machine.upgrade(wheel(tmp_path / "new"))
+    assert machine.version == "0.1.0"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_service_that_does_not_stop_keeps_no_package_back(machine: Machine, tmp_path: Path) -> None:
+    machine.starts = [["checkpoint_skipped"], ["started"]]
+    stops = iter([OK, Done(code=1, out="", err="Connection timed out")])
+    machine.systemd.on["stop"] = lambda: next(stops)
+    with pytest.raises(RunError, match=r"0\.1\.0 is back; cannot stop p2ptrain-node\.service: Connection timed out"):
+        machine.upgrade(wheel(tmp_path / "new"))
+    assert machine.version == "0.1.0"
     assert machine.systemd.verbs()[-1] == "start"
 
 
