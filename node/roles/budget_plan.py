@@ -52,7 +52,7 @@ def plan_memory(config: Config, need: Callable[[Config], int], *, least_examples
             return BudgetPlan(config=candidate, needed=least, moves=moves)
     raise UsageError(
         f"budget.memory of {text.size(budget)} is too little: this node needs {text.size(least)} at least",
-        "give it that much, or lower the model or network.degree",
+        f"give it that much, or lower the model{', visits.most_a_round' if config.visits.on else ''} or network.degree",
     )
 
 

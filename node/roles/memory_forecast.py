@@ -14,6 +14,7 @@ import torch
 from gossip.blobs.hashing_task import FILED_FROM
 from node.config.schema import Config
 from p2ptrain import compress, drift, inner, outer
+from p2ptrain.compress.blocks import CHUNK_NUMEL
 from p2ptrain.compress.by_parts import ByParts
 from p2ptrain.drift.none import NoCorrection
 from p2ptrain.inner.base import Place
@@ -22,6 +23,8 @@ from p2ptrain.outer import BySlices
 from p2ptrain.step_normalization.unnormalized import Unnormalized
 from p2ptrain.sync import SyncConfig, averages_gradients, build
 from p2ptrain.sync.encoder import ErrorFeedbackEncoder
+from p2ptrain.visits.model_versions import VERSIONS_KEPT
+from p2ptrain.visits.visitor_mean import DIFFERENCES
 
 PROGRAM_BYTES: Final = 450_000_000
 """Python, torch and the rest, with no model. Measured."""
@@ -45,6 +48,17 @@ FILED_COPIES: Final = 2
 
 ERROR_FEEDBACK_VECTORS: Final = 2
 """Vectors that an encoder with an error feedback makes beside what it keeps: what it wishes, and what was told."""
+
+
+BODY_COPIES: Final = 1.25
+"""Times a visitor's difference on its way: what arrives grows by an eighth at a time, and one at a time is copied."""
+
+MEAN_CHUNKS: Final = 3.5
+"""Times a chunk of all differences' columns while their mean is taken, its loop included. Measured: 2.8 to 3.4."""
+
+VISIT_VECTORS: Final = 5
+"""Vectors of a host: the model that its visitors do not see, what they add, and, while a round closes, the model of the
+round, the next one, and a difference that is decoded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +87,9 @@ class MemoryForecast:
     """Updates: the neighbours' newest ones and those that are being fetched, and own ones."""
     work: int
     """Vectors that a round makes and drops: none where a whole model is averaged, and a codec works by parts."""
+    visits: int
+    """As many visitors' differences as a round takes, the models that they start from, and what their mean takes: who
+    comes is nobody's choice here."""
 
     @property
     def total(self) -> int:
@@ -118,7 +135,16 @@ def memory_forecast(
         payloads=(own_payloads + 2 * tracked) * payload,
         work=max(work_bytes(config, rounds_outer, parameters), drafting)
         + vector * (config.train.step_normalization != Unnormalized.name),
+        visits=visits_bytes(config, parameters) if config.visits.on else 0,
     )
+
+
+def visits_bytes(config: Config, parameters: int) -> int:
+    """Return the most bytes that visitors make a node hold."""
+    most, payload = config.visits.most_a_round, DIFFERENCES.size(parameters)
+    models = 2 * VERSIONS_KEPT * payload  # and what leads from each to the newest
+    chunk = FP32 * min(parameters, CHUNK_NUMEL) * (1 if config.visits.noise is not None else most)
+    return models + round(BODY_COPIES * most * payload) + round(MEAN_CHUNKS * chunk) + VISIT_VECTORS * FP32 * parameters
 
 
 def optimizer_bytes(config: Config, parameters: int) -> int:

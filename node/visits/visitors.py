@@ -180,6 +180,7 @@ class Visitors:
     async def take(self, body: bytes, place: Place, offload: Offload[Any]) -> None:
         """Take a difference. Raises RefusedVisitError where it is refused."""
         left = parsed_difference(body, DIFFERENCES.size(self._run.numel))
+        del body  # `left` has a copy of it
         self._checked_start(left)
         if len(left.payload) <= VERIFIED_HERE:
             left.check_signature(self._run.run_id)

@@ -73,6 +73,16 @@ def need(config: Config) -> int:
     return memory_forecast(PARAMETERS, "cpu", config, kept=kept, program=0).total
 
 
+def test_visitors_are_within_the_budget_of_memory_or_it_is_refused() -> None:
+    """Strangers would otherwise have the kernel end the node."""
+    visits = {"listen": "127.0.0.1:8443"}
+    budget = need(config_of(visits={**visits, "most_a_round": 8}))
+    few = config_of(visits={**visits, "most_a_round": 8}, budget={"memory": budget})
+    assert plan_memory(few, need).moves == ()
+    with pytest.raises(UsageError, match=r"visits\.most_a_round or network\.degree"):
+        plan_memory(config_of(visits={**visits, "most_a_round": 1024}, budget={"memory": budget}), need)
+
+
 # Sizes
 
 

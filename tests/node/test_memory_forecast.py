@@ -1,20 +1,24 @@
 """The forecast of a node's memory: its parts are the tensors that trainer and strategy really hold."""
 
+from operator import sub
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import visit_harness
 
 from node.config.schema import Config, from_raw
-from node.roles.memory_forecast import PROGRAM_BYTES, memory_forecast, payload_bytes
+from node.roles.memory_forecast import FP32, PROGRAM_BYTES, memory_forecast, payload_bytes, visits_bytes
 from p2ptrain import tasks
+from p2ptrain.compress.blocks import CHUNK_NUMEL
 from p2ptrain.sync import ModelAveraging, Reduced, build
 from p2ptrain.sync.difference_packing import counting
 from p2ptrain.sync.mime import Mime
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer
 from p2ptrain.training.anchor_optimizer import AnchorOptimizer
+from p2ptrain.visits.model_versions import VERSIONS_KEPT
 
 PEERS = ("one", "two", "three")
 
@@ -170,3 +174,31 @@ def test_files_hold_what_is_large(tmp_path: Path) -> None:
     history = config.network.history
     assert small.payloads == (history + 1 + 2 * config.network.degree) * payload_bytes(config, 10**6)
     assert large.payloads == (1 + 2 * config.network.degree) * payload_bytes(config, 10**9)
+
+
+async def test_visitors_are_in_the_forecast_as_many_as_a_round_takes() -> None:
+    most, numel = 6, visit_harness.NUMEL
+    visits = {"listen": "127.0.0.1:8443", "most_a_round": most, "buffer": most}
+    config = config_of(visits=visits)
+    host = visit_harness.VisitedHost(most_a_round=most, buffer=most)
+    for _ in range(VERSIONS_KEPT + 1):
+        host.close_round()
+    for nth in range(most):
+        await host.take(host.left_by(str(nth)))
+    its = host.visitors
+    left = [each.difference.payload for each in its._left if each.difference is not None]
+    held = sum(map(len, left)) + sum(len(each.payload) for each in its._versions._versions.values())
+    assert len(left) == most, "all wait for the end of the round"
+    assert its._base_d is not None
+    assert held + its._base_d.nbytes <= visits_bytes(config, numel)
+    assert memory_forecast(numel, "cpu", config_of()).visits == 0
+    apart = (visits_bytes(config_of(visits={**visits, "most_a_round": it}), 10**8) for it in (10, 11))
+    assert -sub(*apart) >= 10**8, "a byte a parameter for each at least"
+
+
+def test_with_noise_a_mean_takes_a_chunk_of_one_at_a_time() -> None:
+    visits = {"listen": "127.0.0.1:8443"}
+    plain, noised = (
+        visits_bytes(config_of(visits={**visits, **it}), 10**6) for it in ({}, {"noise": 1.0, "trim": 0.0})
+    )
+    assert plain - noised > 60 * FP32 * CHUNK_NUMEL
