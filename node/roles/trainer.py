@@ -402,7 +402,11 @@ def _visits_of(node: Node, emit: EventLog) -> VisitServer | None:
     """Return what answers the node's visitors, if any. Raises UsageError."""
     if node.visitors is None:
         return None
-    server = VisitServer(node.config.visits, node.visitors, node.executor.offload)
+
+    def warn(message: str) -> None:
+        node.journal.emit(WarningEvent(message=message))
+
+    server = VisitServer(node.config.visits, node.visitors, node.executor.offload, warn)
     emit.redact.learn(*server.secrets())
     return server
 

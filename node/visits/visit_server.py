@@ -28,7 +28,7 @@ from node.system.errors import RunError, UsageError
 from node.system.page_token import is_loopback, load_or_create, matches
 from node.visits.difference_head import HEAD_BYTES
 from node.visits.refusals import Refusal, RefusedVisitError
-from node.visits.tls_certificate import tls_of
+from node.visits.tls_certificate import LOOK_S, RenewedCertificate, tls_of
 from node.visits.visit_bounds import Place
 from node.visits.visitors import ModelAnswer, Offload, Visitors
 
@@ -98,13 +98,20 @@ class VisitGuard:
 
 
 class VisitServer:
-    """Serves a node's visitors. `offload`: runs what computes in a thread."""
+    """Serves a node's visitors. `offload`: runs what computes in a thread. `warn`: tells the operator something."""
 
-    def __init__(self, config: VisitsConfig, visitors: Visitors, offload: Offload[Any]) -> None:
+    def __init__(
+        self,
+        config: VisitsConfig,
+        visitors: Visitors,
+        offload: Offload[Any],
+        warn: Callable[[str], object] = lambda message: None,
+    ) -> None:
         """Raises UsageError for a certificate or a token file that cannot be used."""
         self._config = config
         self._visitors = visitors
         self._offload = offload
+        self._warn = warn
         self._token = "" if config.token_file is None else load_or_create(config.token_file)
         self._tls = tls_of(config)
 
@@ -134,7 +141,18 @@ class VisitServer:
             transfers = Transfers(
                 max_body=self._visitors.body_bytes, most=config.most_a_round, of_network=config.most_of_network
             )
-            await serve(self.app(), listener, tls=self._tls, transfers=transfers)
+            async with trio.open_nursery() as nursery:
+                if self._tls is not None:
+                    nursery.start_soon(self._renew, RenewedCertificate(self._tls, config))
+                await serve(self.app(), listener, tls=self._tls, transfers=transfers)
+
+    async def _renew(self, certificate: RenewedCertificate) -> None:
+        while True:
+            await trio.sleep(LOOK_S)
+            try:
+                await trio.to_thread.run_sync(certificate.look)
+            except UsageError as error:
+                self._warn(f"visitors are shown the certificate of before: {error.message}")
 
     async def _visit(self, request: Request) -> Response:
         if key := _digits_of(request.scope, "key"):

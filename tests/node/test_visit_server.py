@@ -299,6 +299,47 @@ async def test_over_a_real_socket(https: bool, tmp_path: Path) -> None:
     assert host.close_round() is not None
 
 
+async def test_a_renewed_certificate_is_shown_and_a_broken_one_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visit_server, "LOOK_S", 0.05)
+    files, told = certificate(tmp_path), trio.Event()
+    port, messages = free_port(), []
+    host = host_with(listen=f"127.0.0.1:{port}", certificate=files[0], key=files[1])
+
+    def warn(message: str) -> None:
+        messages.append(message)
+        told.set()
+
+    host.server._warn = warn
+
+    async def shown() -> str:
+        return await trio.to_thread.run_sync(ssl.get_server_certificate, ("127.0.0.1", port))
+
+    async def shown_in_time(wanted: str) -> bool:
+        for _ in range(100):
+            if await shown() == wanted:
+                return True
+            await trio.sleep(0.05)
+        return False
+
+    async with served(host):
+        assert await shown() == files[0].read_text()
+        former_key = files[1].read_bytes()
+        certificate(tmp_path)
+        renewed = files[0].read_text()
+        assert await shown_in_time(renewed)
+        files[1].write_bytes(former_key)
+        with trio.fail_after(5):
+            await told.wait()
+        await trio.sleep(0.3)
+        assert await shown() == renewed, "the one before stays whole"
+        certificate(tmp_path)
+        assert await shown_in_time(files[0].read_text())
+    assert len(messages) == 1
+    assert "KEY_VALUES_MISMATCH" in messages[0]
+
+
 def post_of(body: bytes) -> bytes:
     return b"POST /v1/difference HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
 
