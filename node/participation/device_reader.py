@@ -64,32 +64,48 @@ class UnreadableError(Exception):
     """A reading that should be there is not; the message says why."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a source said."""
+
+    value: Any = None
+    failed: str = ""
+    """Why it said nothing; empty: it did."""
+
+
 class DeviceReader:
     """Reads what the policies ask for, and nothing else."""
 
     def __init__(self, sources: Mapping[Reading, Source]) -> None:
         self._sources = sources
+        self.readings = tuple(sources)
 
     def __call__(self, now: float) -> DeviceState:
         """Read everything once. `now`: Unix seconds."""
-        values: dict[Reading, Any] = {}
-        unread: dict[Reading, str] = {}
-        for reading, source in self._sources.items():
-            try:
-                values[reading] = source(now)
-            except Exception as error:  # of a driver, a bus, a file: a reading must not end the node
-                unread[reading] = str(error) or type(error).__name__
-        return DeviceState(
-            now=now,
-            battery=values.get("battery"),
-            temperature_c=values.get("temperature"),
-            gpu=values.get("gpu"),
-            load=values.get("load"),
-            memory_bytes=values.get("memory"),
-            metered=values.get("metered"),
-            energy_j=values.get("energy"),
-            unread=unread,
-        )
+        return state_of(now, {reading: self.one(reading, now) for reading in self.readings})
+
+    def one(self, reading: Reading, now: float) -> Answer:
+        """Read one thing."""
+        try:
+            return Answer(value=self._sources[reading](now))
+        except Exception as error:  # of a driver, a bus, a file: a reading must not end the node
+            return Answer(failed=str(error) or type(error).__name__)
+
+
+def state_of(now: float, answers: Mapping[Reading, Answer]) -> DeviceState:
+    """Return what sources said as readings of the moment `now`."""
+    values = {reading: answer.value for reading, answer in answers.items()}
+    return DeviceState(
+        now=now,
+        battery=values.get("battery"),
+        temperature_c=values.get("temperature"),
+        gpu=values.get("gpu"),
+        load=values.get("load"),
+        memory_bytes=values.get("memory"),
+        metered=values.get("metered"),
+        energy_j=values.get("energy"),
+        unread={reading: answer.failed for reading, answer in answers.items() if answer.failed},
+    )
 
 
 def battery(now: float, supplies: Path = POWER_SUPPLIES) -> Battery | None:

@@ -1,6 +1,6 @@
 """What a node's pauses are made of: its policies, and readers of this machine for what these ask.
 
-pauses_of ── policies (node/participation) ── ReaderOf ── DeviceReader, in a thread of its own ── Pauses
+pauses_of ── policies (node/participation) ── ReaderOf ── DeviceReader, in threads of its own ── Pauses
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from node.metrics.energy import Meter, SystemTimes, nvml_uuid
 from node.participation import device_reader
 from node.participation.daily_energy import DailyEnergy
 from node.participation.decider import Decider, Patience
-from node.participation.device_reader import DeviceReader, NvmlReader, Source, UnreadableError
+from node.participation.device_reader import Answer, DeviceReader, NvmlReader, Source, UnreadableError, state_of
 from node.participation.device_state import DeviceState, Reading
 from node.system.errors import UsageError
 from node.system.process_use import ProcessUse
@@ -51,19 +51,29 @@ def pauses_of(
 
 
 class ThreadedReader:
-    """Reads in a worker thread: a driver may take its time, and the event loop has none. A reading that hangs is
-    left to itself, and is not started again before it has ended."""
+    """Reads in worker threads, one for each reading: a driver may take its time, and the event loop has none. A reading
+    that hangs is left to itself, and is not started again before it has ended. The others are read meanwhile."""
 
-    def __init__(self, reader: DeviceReader, asked: Sequence[Reading], unix_time: Callable[[], float]) -> None:
-        self._reader, self._asked, self._unix_time = reader, asked, unix_time
-        self._limit = trio.CapacityLimiter(1)
+    def __init__(self, reader: DeviceReader, unix_time: Callable[[], float]) -> None:
+        self._reader, self._unix_time = reader, unix_time
+        self._limits = {reading: trio.CapacityLimiter(1) for reading in reader.readings}
 
     async def __call__(self) -> DeviceState:
         """Read, for READ_S at most."""
         now = self._unix_time()
+        answers = dict.fromkeys(self._reader.readings, Answer(failed=f"no answer within {READ_S:g} s"))
+
+        async def ask(reading: Reading) -> None:
+            answers[reading] = await trio.to_thread.run_sync(
+                self._reader.one, reading, now, limiter=self._limits[reading], abandon_on_cancel=True
+            )
+
         with trio.move_on_after(READ_S):
-            return await trio.to_thread.run_sync(self._reader, now, limiter=self._limit, abandon_on_cancel=True)
-        return DeviceState(now=now, unread=dict.fromkeys(self._asked, f"no answer within {READ_S:g} s"))
+            async with trio.open_nursery() as nursery:
+                for reading, limit in self._limits.items():
+                    if limit.available_tokens:  # else it hangs since an earlier look
+                        nursery.start_soon(ask, reading)
+        return state_of(now, answers)
 
 
 def machine_reader(
@@ -79,7 +89,7 @@ def machine_reader(
     sources = {
         reading: source for reading, source in sources_of(device, use, meter, energy_file).items() if reading in asked
     }
-    return ThreadedReader(DeviceReader({name: make() for name, make in sources.items()}), asked, unix_time)
+    return ThreadedReader(DeviceReader({name: make() for name, make in sources.items()}), unix_time)
 
 
 def sources_of(

@@ -150,7 +150,7 @@ class VisitServer:
         while True:
             await trio.sleep(LOOK_S)
             try:
-                await trio.to_thread.run_sync(certificate.look)
+                await trio.to_thread.run_sync(certificate.look, abandon_on_cancel=True)
             except UsageError as error:
                 self._warn(f"visitors are shown the certificate of before: {error.message}")
 

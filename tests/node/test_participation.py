@@ -540,11 +540,17 @@ async def test_a_reader_that_hangs_is_given_up_and_not_started_again(monkeypatch
         go.wait(10)
         return 1.0
 
-    its = ThreadedReader(DeviceReader({"load": hangs}), ("load",), lambda: 5.0)
-    for _ in range(3):
-        assert dict((await its()).unread) == {"load": "no answer within 0.05 s"}
+    levels = iter(range(100))
+    its = ThreadedReader(DeviceReader({"load": hangs, "memory": lambda now: next(levels)}), lambda: 5.0)
+    for look in range(3):
+        state = await its()
+        assert dict(state.unread) == {"load": "no answer within 0.05 s"}
+        assert state.memory_bytes == look, "what does not hang is read"
     assert len(calls) == 1
     go.set()
+    with trio.fail_after(5):
+        while (await its()).load != 1.0:
+            pass
 
 
 # -- settings
