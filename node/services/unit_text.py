@@ -29,6 +29,11 @@ Chosen. A small model takes five. At log-out and shutdown the user's manager has
 _ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "%": "%%"}
 
 
+_UNSAFE: Final = frozenset("\"'\\")
+"""What a program's path may not have, beside control characters (systemd's `string_is_safe`): the unit would have a
+fatal error."""
+
+
 def quoted(word: str) -> str:
     """Return the word as it stands in a unit file: in quotes, and on one line. UsageError for bytes that are not
     UTF-8."""
@@ -38,7 +43,11 @@ def quoted(word: str) -> str:
 
 
 def command_line(argv: tuple[str, ...]) -> str:
-    """Return the value of ExecStart= that starts these words, each as it is."""
+    """Return the value of ExecStart= that starts these words, each as it is. UsageError for a program that systemd does
+    not start, in quotes or not."""
+    if any(char in _UNSAFE or ord(char) < 0x20 or ord(char) == 0x7F for char in argv[0]):
+        hint = "have the environment in a folder without quotes and backslashes in its name"
+        raise UsageError(f"systemd starts no program of this name: {argv[0]}", hint)
     return ":" + " ".join(map(quoted, argv))
 
 

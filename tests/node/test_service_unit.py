@@ -62,6 +62,27 @@ def test_a_folder_that_a_unit_cannot_name_is_refused(folder: str) -> None:
         unit(replace(RECORD, folder=Path(folder)), "/e")
 
 
+@pytest.mark.parametrize("folder", ["Bob's", 'a "b"', "a\\b", "a\nb"])
+def test_an_environment_whose_program_systemd_does_not_start_is_refused(folder: str) -> None:
+    with pytest.raises(UsageError, match="starts no program of this name"):
+        unit(replace(RECORD, argv=(f"/home/{folder}/bin/python", "-m", "p2ptrain")), "/e")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+@pytest.mark.parametrize("name", ["a b", "a$HOME", "per%h", "a;b", "[a]*", "ü~#"])
+def test_systemd_takes_folders_of_such_names(name: str, tmp_path: Path) -> None:
+    python = tmp_path / name / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    record = replace(RECORD, argv=(str(python), "-P"), folder=python.parent, environment={"PYTHONPATH": str(python)})
+    file, runtime = tmp_path / "p2ptrain-node.service", tmp_path / "run"
+    file.write_text(unit(record, f"{python.parent}/node.env"))
+    runtime.mkdir(mode=0o700)
+    verify = ["systemd-analyze", "verify", "--user", "--man=no", str(file)]
+    done = subprocess.run(verify, env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 def test_systemd_takes_the_unit_without_a_word(tmp_path: Path) -> None:
     file = tmp_path / "p2ptrain-node.service"
