@@ -10,8 +10,15 @@ QUIET_LOOK_S: Final = 20.0
 """Seconds between two checks whether quiet hours are over: they are given to the minute, and no clock wakes a task."""
 
 
+def follow_zone() -> None:
+    """Take the machine's time zone as it is now: laptops travel, and C's library looks once, at the start."""
+    if hasattr(time, "tzset"):  # not on Windows
+        time.tzset()
+
+
 def local_minute() -> int:
     """Return the minute of the day in local time."""
+    follow_zone()
     now = time.localtime()
     return now.tm_hour * 60 + now.tm_min
 

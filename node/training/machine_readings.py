@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import trio
 
+from gossip.core.quiet_clock import follow_zone
 from node.config.schema import Config
 from node.events.journal import Journal
 from node.metrics.energy import Meter, SystemTimes, nvml_uuid
@@ -60,6 +61,7 @@ class ThreadedReader:
 
     async def __call__(self) -> DeviceState:
         """Read, for READ_S at most."""
+        follow_zone()  # policies know the hours of the local day
         now = self._unix_time()
         answers = dict.fromkeys(self._reader.readings, Answer(failed=f"no answer within {READ_S:g} s"))
 

@@ -3,7 +3,8 @@
 import math
 import os
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -19,6 +20,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossip.core.quiet_clock import local_minute
+from gossip.core.quiet_hours import DAY
 from node.config.schema import load
 from node.events.event_types import Event, Paused, Unpaused, WarningEvent
 from node.events.progress import NodeProgress
@@ -551,6 +554,30 @@ async def test_a_reader_that_hangs_is_given_up_and_not_started_again(monkeypatch
     with trio.fail_after(5):
         while (await its()).load != 1.0:
             pass
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Sets the machine's time zone as its owner does, without a word to the process."""
+    yield lambda name: monkeypatch.setenv("TZ", name)
+    monkeypatch.undo()
+    time.tzset()
+
+
+async def test_a_laptop_that_travels_has_the_hours_of_where_it_is(zone: Callable[[str], None]) -> None:
+    noon = datetime(2026, 5, 5, 12, tzinfo=UTC).timestamp()
+    night, its = PARTICIPATION.get("hours"), ThreadedReader(DeviceReader({}), lambda: noon)
+    zone("UTC")
+    assert night.forbids(await its(), paused=False) == "it trains at 22:00-07:00, and it is 12:00"
+    zone("UTC-11")
+    assert night.forbids(await its(), paused=True) is None, "it is 23:00 there"
+
+
+def test_quiet_hours_travel_too(zone: Callable[[str], None]) -> None:
+    zone("UTC")
+    here = local_minute()
+    zone("UTC-11")
+    assert (local_minute() - here) % DAY in (11 * 60, 11 * 60 + 1)
 
 
 # -- settings
