@@ -74,21 +74,24 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="*", default=[math.inf, 8.0, 2.0], help="inf: no privatizer")
     parser.add_argument("--models", type=int, default=33, help="each in turn is attacked, by the others as shadows")
     parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--plain-steps", type=int, default=PLAIN_STEPS, help="of each node, without a privatizer")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     if given.nodes < 1 or not all(each > 0 for each in given.epsilons):
         parser.error("--nodes must be 1 or more, and --epsilons above 0")
+    if given.plain_steps < STEPS_A_ROUND:
+        parser.error(f"--plain-steps must be {STEPS_A_ROUND} or more: a round has so many")
     if given.models < 8:
         parser.error("--models must be 8 or more: each digit needs shadows with it and without it")
     torch.set_num_threads(1)
     for epsilon in given.epsilons:
-        found = attacked(epsilon, given.models, given.seed, given.nodes)
+        found = attacked(epsilon, given.models, given.seed, given.nodes, given.plain_steps)
         bound = min(1.0, math.exp(min(epsilon, 100.0)) * FALSE_POSITIVES + DELTA)
         told = {name: round(value, 3) for name, value in found._asdict().items()}
         print(json.dumps({"epsilon": epsilon if math.isfinite(epsilon) else None, **told, "bound": round(bound, 3)}))
 
 
-def attacked(epsilon: float, models: int, seed: int, nodes: int = 1) -> Attack:
+def attacked(epsilon: float, models: int, seed: int, nodes: int, plain_steps: int) -> Attack:
     """Train so many models, each by so many nodes, and attack each with the others."""
     rng = np.random.default_rng(seed)
     task = Digits()
@@ -96,7 +99,8 @@ def attacked(epsilon: float, models: int, seed: int, nodes: int = 1) -> Attack:
     pool, beside = order[:POOL], np.array_split(order[POOL:], max(1, nodes - 1))[: nodes - 1]
     members = rng.random((models, POOL)) < 0.5
     shards = [pool[row] for row in members]
-    trainers = [trained([shard, *beside], epsilon, index) for index, shard in enumerate(shards)]
+    steps = PRIVATE_STEPS if math.isfinite(epsilon) else plain_steps
+    trainers = [trained([shard, *beside], epsilon, index, steps) for index, shard in enumerate(shards)]
     confidence = np.stack([confidences(trainer, pool) for trainer in trainers])
     scores = np.stack([likelihood_ratios(confidence, members, target) for target in range(models)])
     false_rates, true_rates, _ = roc_curve(members.ravel(), scores.ravel())
@@ -108,9 +112,9 @@ def attacked(epsilon: float, models: int, seed: int, nodes: int = 1) -> Attack:
     )
 
 
-def trained(shards: Sequence[Indices], epsilon: float, index: int) -> Trainer:
+def trained(shards: Sequence[Indices], epsilon: float, index: int, steps: int) -> Trainer:
     """Return a trainer with the model that was trained on these digits, by a node for each shard. All begin alike."""
-    trainers = [trainer_of(shard, epsilon, index * len(shards) + node) for node, shard in enumerate(shards)]
+    trainers = [trainer_of(shard, epsilon, index * len(shards) + node, steps) for node, shard in enumerate(shards)]
     for _ in range(trainers[0].config.rounds):
         for trainer in trainers:
             for _ in range(trainer.config.inner_steps):
@@ -121,14 +125,14 @@ def trained(shards: Sequence[Indices], epsilon: float, index: int) -> Trainer:
     return trainers[0]
 
 
-def trainer_of(chosen: Indices, epsilon: float, data_seed: int) -> Trainer:
+def trainer_of(chosen: Indices, epsilon: float, data_seed: int, steps: int) -> Trainer:
     """Return what trains on these digits."""
     private = math.isfinite(epsilon)
     config = TrainConfig(
         device="cpu",
         threads=1,
         warmup_steps=0,
-        rounds=(PRIVATE_STEPS if private else PLAIN_STEPS) // STEPS_A_ROUND,
+        rounds=steps // STEPS_A_ROUND,
         inner_steps=STEPS_A_ROUND,
         optimizer="sgd",
         learning_rate=1.0 if private else 0.1,
@@ -137,7 +141,7 @@ def trainer_of(chosen: Indices, epsilon: float, data_seed: int) -> Trainer:
     )
     protection = None
     if private:
-        noise = noise_for(epsilon, DELTA, rate=1.0, steps=PRIVATE_STEPS)
+        noise = noise_for(epsilon, DELTA, rate=1.0, steps=steps)
         protection = PrivateTraining(privatizer=privacy.get("example", noise=noise, clip=CLIP), rate=1.0)
     shard = Shard(index=0, count=1)
     return Trainer(SomeDigits(chosen), config, shard, data_seed=data_seed, privacy=protection)
