@@ -38,16 +38,16 @@ from node.roles import byzantine
 from node.roles.assembly import own_data
 from node.roles.trainer import main
 from node.system import gc_tuning
-from node.system.errors import EXIT_USAGE, translate
+from node.system.errors import EXIT_USAGE, RunError, translate
 from node.system.ranks import SiteProcess, site_process
 from p2ptrain import tasks
 from p2ptrain.tasks import Task, TaskError
 from p2ptrain.training import Learner
 from p2ptrain.training.machine import pick_device
 from p2ptrain.training.site.cut_model import check_parallel
-from p2ptrain.training.site.orders import ENDED, SILENT, OrderChannel, why_lost
+from p2ptrain.training.site.orders import ENDED, SILENT, OrderChannel, RankLostError, why_lost
 from p2ptrain.training.site.site_rank import SiteRank
-from p2ptrain.training.site.site_trainer import SiteTrainer
+from p2ptrain.training.site.site_trainer import RankThread, SiteTrainer
 
 BEAT_S: Final = 1.0
 """Seconds between two times that the ranks ask each other whether they are there. Chosen."""
@@ -119,8 +119,17 @@ class _Leader:
         start = SiteStart(config=config, peer_id=peer_id, meeting=meeting)
         _welcome(store, start, process.count)
         orders, self._watch = _grouped(store, start, process)
-        self._trainer = SiteTrainer(partial(_rank, start, process, orders, task))
-        self._watch.start(self._trainer.thread.lose, orphaned=_end_in_order)
+        thread = RankThread()
+        self._watch.start(thread.lose, orphaned=_end_in_order)  # first: the others watch while they build
+        try:
+            self._trainer = SiteTrainer(partial(_rank, start, process, orders, task), thread)
+        except RuntimeError as error:
+            why = str(error) if isinstance(error, RankLostError) else why_lost(error)
+            if not why:
+                raise
+            raise RunError(
+                f"while the model was built: {why}", "torchrun --max-restarts starts a site again"
+            ) from error
         return self._trainer
 
     def end(self) -> None:

@@ -200,6 +200,11 @@ def test_a_site_comes_back_by_itself_and_the_others_go_on(ranks: int, stages: tu
             assert not one.heard("banned")
 
 
+def test_a_model_that_is_slow_to_build_is_built_in_each_rank_at_its_own_pace(tmp_path: Path) -> None:
+    words = ("--task", "slow_to_build:create", *SAME, "--inner-steps", "2", "--rounds", "1")
+    assert done(site(tmp_path, 2, *words, "--set", "site.timeout_s=2"))["summary"]["rounds"] == 1
+
+
 @pytest.mark.parametrize("lora", [(), pytest.param(("--set", "task.lora=2"), marks=pytest.mark.soak)])
 def test_a_model_of_hugging_face_is_shared_out_and_exported(tmp_path: Path, lora: tuple[str, ...]) -> None:
     pytest.importorskip("peft" if lora else "transformers")

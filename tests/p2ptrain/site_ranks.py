@@ -21,7 +21,7 @@ from p2ptrain.tasks.byte_lm.task import EVAL_BATCH
 from p2ptrain.training.site.orders import OrderChannel
 from p2ptrain.training.site.site_config import SiteConfig
 from p2ptrain.training.site.site_rank import SiteRank
-from p2ptrain.training.site.site_trainer import SiteTrainer
+from p2ptrain.training.site.site_trainer import RankThread, SiteTrainer
 from p2ptrain.training.train_config import TrainConfig
 from p2ptrain.training.trainer import Trainer
 
@@ -175,7 +175,7 @@ def as_site(
         rank.follow()
         rank.part()
         return None
-    trainer = SiteTrainer(lambda: rank_of(task, site, config, orders))
+    trainer = SiteTrainer(lambda: rank_of(task, site, config, orders), RankThread())
     found = lead(trainer)
     trainer.end()
     return found

@@ -72,14 +72,15 @@ class RankThread:
 
 class SiteTrainer:
     """Learner whose model is shared out among the ranks of a site. `make` builds this one's part: it is called in the
-    thread that all collectives are in."""
+    thread that all collectives are in. RankLostError where a rank is lost meanwhile."""
 
     steps_elsewhere: Final = False
     micro_batch: Final = None
     compile_fault: Final = ""
 
-    def __init__(self, make: Callable[[], SiteRank]) -> None:
-        self.thread = RankThread()
+    def __init__(self, make: Callable[[], SiteRank], thread: RankThread) -> None:
+        """`thread`: in which all of this rank's collectives are from now on."""
+        self.thread = thread
         self._site = self.thread.do(make)
         self._live = threading.Lock()
         self._failed = False
