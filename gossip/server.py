@@ -298,8 +298,7 @@ class Server:
 
     def _regional_chunk(self, peer: PeerId, address: Digest, payload: Payload, index: int) -> bytes | memoryview:
         chunk = chunk_of(payload.manifest, payload.data, index)
-        if not self._regional.passes("sent", address, peer, len(chunk)):
-            raise RemoteError(Reason.UNAVAILABLE, "a crossing that cannot be recorded")
+        self._regional.check_sends(address, peer, len(chunk))
         self._traffic.passed_on(len(chunk), snapshot=False)
         return chunk
 

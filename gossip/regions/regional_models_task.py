@@ -19,7 +19,7 @@ from gossip.context import Notifier, ServiceContext
 from gossip.core.api import Crossing, Recorder, RegionalPayload, RegionalView, RegionClaim
 from gossip.core.digests import digest_of
 from gossip.core.envelope import seal
-from gossip.core.errors import LocalError, RemoteError
+from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
 from gossip.core.messages import Refused
@@ -56,6 +56,12 @@ LOOK_S: Final = 1.0
 MAX_PATIENCES: Final = 64
 """Members that were let go of which it is remembered how long they are waited for, those of the last."""
 
+SENDINGS: Final = 4
+"""Times its size that a model is sent to one member of another region: once, and again where that one was started
+anew. Each chunk is a line of the record of crossings, which only grows. Chosen."""
+
+MAX_SENDINGS: Final = 1024
+"""Models and members of which it is remembered how much was sent, those of the last: 200 KiB."""
 
 _NEVER: Final = float("-inf"), 0.0
 
@@ -97,6 +103,8 @@ class RegionalExchange:
         self._residency = residency
         self._recorder = recorder
         self._unrecorded = False
+        self._sent: OrderedDict[tuple[Digest, PeerId], int] = OrderedDict()
+        """Bytes of each model that each member of another region was sent."""
         self._coming: dict[tuple[Digest, int], _Coming] = {}
         """By address and size: one statement of another size must not spoil another's download."""
         self._fetches: dict[tuple[Digest, PeerId], tuple[Announced, trio.CancelScope]] = {}
@@ -163,11 +171,21 @@ class RegionalExchange:
         named = [it.model.region for it in self._models.whole() if it.model.address == address]
         return bool(named) and all(self._residency.leaves(region, peer) for region in named)
 
-    def passes(self, direction: Literal["sent", "received"], address: Digest, peer: PeerId, size: int) -> bool:
-        """Record that bytes of a model pass between us and a peer, where it is not of our region. Return False where
-        that cannot be recorded."""
+    def check_sends(self, address: Digest, peer: PeerId, size: int) -> None:
+        """Record that bytes of a model are sent to a peer, where it is not of our region. RemoteError (UNAVAILABLE)
+        where that cannot be recorded, and for a peer that was sent it often enough."""
         model = self._model_at(address)
-        return model is None or not self._residency.crosses(peer) or self._record(direction, model, peer, size)
+        if model is None or not self._residency.crosses(peer):
+            return
+        sent = self._sent.get((address, peer), 0) + size
+        if sent > SENDINGS * model.size:
+            raise RemoteError(Reason.UNAVAILABLE, f"a region's model that was sent {SENDINGS} times")
+        if not self._record("sent", model, peer, size):
+            raise RemoteError(Reason.UNAVAILABLE, "a crossing that cannot be recorded")
+        self._sent[address, peer] = sent
+        self._sent.move_to_end((address, peer))
+        if len(self._sent) > MAX_SENDINGS:
+            self._sent.popitem(last=False)
 
     def _record(self, direction: Literal["sent", "received"], model: RegionalModel, peer: PeerId, size: int) -> bool:
         ours, theirs = self._bridges.own, self._residency.region_of(peer)

@@ -1,9 +1,11 @@
 """The record of what has crossed between regions: one JSON object a line in `crossings.jsonl` of the node's folder.
 
 It only grows: no line is changed, and the file is never replaced. A line is on its way to the disk before the bytes are
-on their way to another region. Its writer says when that failed, and then nothing is sent.
+on their way to another region. Its writer says when that failed, and then nothing is sent. A line of which a power
+failure has left a part stays as it is, and the next one begins after it.
 """
 
+import os
 import time
 from collections.abc import Callable
 from io import FileIO
@@ -37,14 +39,22 @@ class CrossingLog:
         }
         data = to_line(line).encode()
         try:
-            with self._path.open("ab", buffering=0) as file:
-                start = file.tell()
-                if _written(file, data):
+            with self._path.open("ab+", buffering=0) as file:
+                start = file.seek(0, os.SEEK_END)
+                if _written(file, data if _ends_whole(file, start) else b"\n" + data):
                     return True
                 file.truncate(start)  # the rest of a line that was cut would spoil the next one
         except OSError:
             return False
         return False
+
+
+def _ends_whole(file: FileIO, size: int) -> bool:
+    """Whether the last line has an end."""
+    if not size:
+        return True
+    file.seek(size - 1)
+    return file.read(1) == b"\n"
 
 
 def _written(file: FileIO, data: bytes) -> bool:

@@ -9,16 +9,18 @@ from test_regions import as_raw, identity_of, models_of, publish_models, two_reg
 from gossip.core.api import Crossing, RegionLayout
 from gossip.core.envelope import seal
 from gossip.core.errors import LocalError, Reason
-from gossip.core.ids import PeerId
+from gossip.core.ids import Digest, PeerId
 from gossip.core.messages import (
     HeadersRequest,
     ManifestRequest,
     Refused,
     parse_empty_answer,
+    parse_manifest_answer,
 )
 from gossip.core.statements import regional_statement
 from gossip.reachability.circuit import HOP_PROTOCOL
 from gossip.reachability.relay import circuit_address
+from gossip.regions.regional_models_task import SENDINGS
 from gossip.regions.residency import Residency
 from gossip.session import ask_once
 from gossip.transport.memory.traffic_tap import StreamTap
@@ -137,6 +139,35 @@ async def test_an_aggregate_of_too_few_members_is_neither_published_nor_taken(au
         await models_of([*east, *west], "west", 4)
         models = west[0].service._context.engine.regional_models
         assert {it.model.averaged for it in models.whole() if it.model.region == "west"} == {3}
+
+
+async def test_who_asks_for_a_model_again_and_again_does_not_fill_the_record(autojump_clock):
+    async with swarm() as it:
+        east, west = await two_regions(it, 4)
+        await publish_models(west, 8)
+        await models_of(east, "west", 4)
+        asker = next(node for node in east if node.service.bridge_ids)
+        asked = next(node for node in west if asker.peer in node.service.bridge_ids)
+        recorded: list[Crossing] = []
+        asked.service._regional._recorder = lambda crossing: recorded.append(crossing) is None
+        address = view_addresses(asked, "west")[0]
+        refused = 0
+        for _ in range(3 * SENDINGS):
+            raw = await ask_once(asker.transport, asked.peer, ManifestRequest(address=address), 5.0, 1 << 16)
+            try:
+                parse_manifest_answer(raw)
+            except Refused:
+                refused += 1
+        assert len(recorded) <= SENDINGS
+        assert refused == 3 * SENDINGS - len(recorded)
+        other = view_addresses(asked, "west")[1]
+        raw = await ask_once(asker.transport, asked.peer, ManifestRequest(address=other), 5.0, 1 << 16)
+        assert parse_manifest_answer(raw)[1], "another model is another matter"
+
+
+def view_addresses(node: FakeRuntime, region: str) -> list[Digest]:
+    models = node.service._context.engine.regional_models.whole()
+    return sorted(it.model.address for it in models if it.model.region == region)
 
 
 async def test_what_cannot_be_recorded_is_not_sent(autojump_clock):

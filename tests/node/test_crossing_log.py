@@ -66,3 +66,13 @@ def test_a_line_that_was_cut_by_a_full_disk_is_taken_back(tmp_path: Path) -> Non
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     assert not CrossingLog(tmp_path / "gone" / "log")(CROSSING)
+
+
+def test_a_line_of_which_a_part_is_left_spoils_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    assert CrossingLog(file, clock=lambda: 1.0)(CROSSING)
+    line = file.read_bytes()
+    file.write_bytes(line + line[:50])
+    for _ in range(2):
+        assert CrossingLog(file, clock=lambda: 1.0)(CROSSING)
+    assert file.read_bytes() == line + line[:50] + b"\n" + 2 * line
