@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
 from gossip.transport.base import TransportError
-from gossip.transport.spool import spool_folder
+from gossip.transport.spool import spool_ends, spool_folder
 from gossip.transport.spool.segments import (
     BUFFER_BYTES,
     DOWN,
@@ -168,7 +169,10 @@ def test_a_relays_file_of_any_bytes_names_nobody(raw):
     assert parse_relay(raw) is None
 
 
-@pytest.mark.parametrize("changes", [{"peer": "nobody"}, {"pid": "7"}, {"beat": True}, {"host": None}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"peer": "nobody"}, {"pid": "7"}, {"pid": 0}, {"pid": -1}, {"pid": 2**31}, {"beat": True}, {"host": None}],
+)
 def test_a_relays_file_with_other_fields_names_nobody(changes):
     assert parse_relay(sign(**changes).encode()) is None
 
@@ -442,7 +446,101 @@ async def test_a_relay_serves_so_many_nodes_and_no_more(autojump_clock, tmp_path
         nursery.cancel_scope.cancel()
 
 
+async def test_a_session_whose_folder_could_not_be_removed_gives_its_place_back(autojump_clock, tmp_path, monkeypatch):
+    folder, removed, fails = tmp_path / "spool", spool_folder.discard, True
+    monkeypatch.setattr(spool_ends, "discard", lambda session: None if fails else removed(session))
+    async with trio.open_nursery() as nursery:
+        relay = Ends(folder, RELAY, nursery)
+        await relay.ends.claim()
+        nursery.start_soon(relay.serve)
+        session = SpoolFolder(folder).open(NODE)
+        await until(lambda: relay.accepted)
+        await relay.accepted[0].reset()
+        await trio.sleep(3 * LOOK_S)
+        assert session.exists()
+        assert len(relay.accepted) == 1, "it is not served anew"
+        fails = False
+        await trio.sleep(3 * LOOK_S)
+        assert not session.exists()
+        assert not relay.ends._served
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_session_that_one_listing_lacks_is_not_served_twice(autojump_clock, tmp_path, monkeypatch):
+    folder, sessions, lacking = tmp_path / "spool", SpoolFolder.sessions, []
+    monkeypatch.setattr(SpoolFolder, "sessions", lambda self: [each for each in sessions(self) if each not in lacking])
+    async with trio.open_nursery() as nursery:
+        relay = Ends(folder, RELAY, nursery)
+        await relay.ends.claim()
+        nursery.start_soon(relay.serve)
+        session = SpoolFolder(folder).open(NODE)
+        await until(lambda: relay.accepted)
+        lacking.append(session.name)
+        await trio.sleep(3 * LOOK_S)
+        lacking.clear()
+        await trio.sleep(3 * LOOK_S)
+        assert len(relay.accepted) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_disk_that_does_not_answer_is_no_end_of_its_relay(autojump_clock, tmp_path, monkeypatch):
+    folder, stat, rename, errors = SpoolFolder(tmp_path / "spool"), Path.stat, Path.rename, []
+
+    def answered(call: Callable[..., object], *args: object, **more: object) -> object:
+        for error in errors:
+            raise error
+        return call(*args, **more)
+
+    monkeypatch.setattr(Path, "stat", lambda self, **how: answered(stat, self, **how))
+    monkeypatch.setattr(Path, "rename", lambda self, to: answered(rename, self, to))
+    async with trio.open_nursery() as nursery:
+        relay = Ends(folder.path, RELAY, nursery)
+        await relay.ends.claim()
+        nursery.start_soon(relay.serve)
+        await trio.sleep(BEAT_S)
+        errors.append(OSError(errno.EIO, "Input/output error"))
+        before = folder.relay()
+        await trio.sleep(3 * BEAT_S)
+        assert folder.relay() == before
+        errors.clear()
+        await trio.sleep(3 * BEAT_S)
+        assert folder.relay() != before
+        nursery.cancel_scope.cancel()
+
+
 # -- a real disk
+
+
+@pytest.mark.parametrize("name", [segment_name(DOWN, 0), segment_name(UP, 0) + ".new"])
+def test_a_pipe_or_a_link_in_place_of_a_file_holds_nobody(tmp_path, name):
+    session, aside = SpoolFolder(tmp_path).open(NODE), tmp_path / "aside"
+    pipe = SegmentPipe(UP)
+    pipe.add(b"x")
+    aside.write_bytes(b"private")
+    (session / name).symlink_to(aside)
+    with pytest.raises(TransportError):
+        perform(session, pipe.plan())
+    assert aside.read_bytes() == b"private"
+    (session / name).unlink(missing_ok=True)
+    os.mkfifo(session / name)
+    turn = pipe.plan()
+    with suppress(TransportError):
+        assert perform(session, turn).pieces == (b"",), "as its end"
+    os.mkfifo(tmp_path / RELAY_FILE)
+    assert SpoolFolder(tmp_path).relay() is None
+
+
+def test_a_segment_that_is_removed_while_it_is_read_is_not_lost(tmp_path, monkeypatch):
+    """As a client of NFS tells of a removal that it has asked for twice, as the first answer was lost."""
+    session, unlink = SpoolFolder(tmp_path).open(NODE), Path.unlink
+    (session / segment_name(DOWN, 0)).write_bytes(b"once")
+
+    def twice(self: Path) -> None:
+        unlink(self)
+        unlink(self)
+
+    monkeypatch.setattr(Path, "unlink", twice)
+    assert perform(session, SegmentPipe(UP).plan()).pieces == (b"once",)
 
 
 def test_a_full_disk_leaves_no_half_of_a_file(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
@@ -86,7 +87,7 @@ class SpoolEnds:
         self._wire = wire
         self._offload = offload
         self._mine = SpoolRelay(peer=me, host=socket.gethostname(), pid=os.getpid(), nonce=secrets.token_hex(8), beat=0)
-        self._served: set[str] = set()
+        self._served: dict[str, SpoolStream] = {}
         self._seen: tuple[SpoolRelay | None, float] = (None, 0.0)
         """The relay's newest sign of life that a dial has seen, and when it was first seen."""
 
@@ -161,7 +162,7 @@ class SpoolEnds:
         try:
             await self._offload(partial(self._folder.announce, now))
         except TransportError as error:
-            if await self._offload(self._folder.path.is_dir):
+            if not await self._offload(lambda: self._folder.gone):
                 return  # a full disk: the next one may come through
             raise LocalError(f"the spool folder {self._folder.path} is gone: start the relay again") from error
 
@@ -173,19 +174,22 @@ class SpoolEnds:
         held = self._folder.relay()
         if held is not None and held.nonce == self._mine.nonce:
             self._folder.withdraw()
-            self._folder.clean()
+            with suppress(TransportError):
+                self._folder.clean()
 
     async def _accept_new(self, accept: Callable[[SpoolStream], Awaitable[None]]) -> None:
         try:
             names = await self._offload(self._folder.sessions)
         except TransportError:
             return  # a disk that does not answer now
-        self._served &= set(names)
-        for name in sorted(set(names) - self._served)[: MAX_SESSIONS - len(self._served)]:
+        self._served = {name: it for name, it in self._served.items() if name in names or not it.ended}
+        for name, stream in self._served.items():
+            if stream.ended:  # a file was written, or read, while its folder was removed
+                await self._offload(partial(discard, self._folder.path / name))
+        for name in sorted(set(names) - self._served.keys())[: MAX_SESSIONS - len(self._served)]:
             peer = session_peer(name)
             assert peer is not None
-            self._served.add(name)
-            stream = self._stream(self._folder.path / name, peer, DOWN)
+            stream = self._served[name] = self._stream(self._folder.path / name, peer, DOWN)
             self._spawn(partial(accept, stream))
 
     def _stream(self, session: Path, remote: PeerId, outgoing: str) -> SpoolStream:

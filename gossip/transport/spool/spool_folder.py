@@ -41,6 +41,7 @@ _SESSION: Final = re.compile(r"(\w{40,64})\.([0-9a-f]{16})", re.ASCII)
 _PRIVATE: Final = 0o700
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TEMPORARY: Final = ".new"
+_MAX_PID: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ def parse_relay(raw: bytes) -> SpoolRelay | None:
         if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
             return None
         kinds = {"peer": str, "host": str, "pid": int, "nonce": str, "beat": int}
-        if {name: type(value) for name, value in fields.items()} != kinds:
+        if {name: type(value) for name, value in fields.items()} != kinds or not 0 < fields["pid"] <= _MAX_PID:
             return None
         verify_key_of(PeerId(fields["peer"]))
         return SpoolRelay(**fields)
@@ -109,9 +110,18 @@ class SpoolFolder:
         """Return who serves the folder, as its file says; None where nobody does."""
         with suppress(OSError):
             if RELAY_FILE in _listed(self.path):
-                with (self.path / RELAY_FILE).open("rb") as file:
-                    return parse_relay(file.read(MAX_RELAY_BYTES))
+                return parse_relay(_read(self.path / RELAY_FILE, MAX_RELAY_BYTES))
         return None
+
+    @property
+    def gone(self) -> bool:
+        """Whether somebody has removed the folder; not where its disk does not answer now."""
+        try:
+            return not stat.S_ISDIR(self.path.lstat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
 
     def announce(self, relay: SpoolRelay) -> None:
         """Write the relay's file. Raises TransportError."""
@@ -177,11 +187,11 @@ def _taken(session: Path, turn: SpoolTurn, names: frozenset[str]) -> list[bytes]
     while room > 0 and (name := segment_name(turn.incoming, number)) in names:
         path = session / name
         try:
-            with path.open("rb") as file:
-                piece = file.read(SEGMENT_BYTES + 1)
-            path.unlink()
+            piece = _read(path, SEGMENT_BYTES + 1)
         except FileNotFoundError:  # listed from a cache, or not yet in one
             break
+        with suppress(FileNotFoundError):  # a client of NFS asks twice where an answer was lost
+            path.unlink()
         pieces.append(piece)
         number, room = number + 1, room - max(1, len(piece))
     return pieces
@@ -191,12 +201,23 @@ def _listed(folder: Path) -> frozenset[str]:
     return frozenset(path.name for path in folder.iterdir())
 
 
+def _opened(path: str, flags: int) -> int:
+    """Open a file, and nothing that would have us wait or leads elsewhere: a pipe that somebody put there would hold
+    this thread."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
+
+
+def _read(path: Path, most: int) -> bytes:
+    with open(path, "rb", opener=_opened) as file:
+        return file.read(most) or b""  # a pipe without bytes has None
+
+
 def _put(path: Path, data: bytes) -> None:
     """Write a file that appears whole. Closing it brings it to the server of an NFS; that is all that is needed, since
     nothing is to outlive a crash."""
     temporary = path.with_name(path.name + _TEMPORARY)
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=_opened) as file:
             file.write(data)
         temporary.rename(path)
     except OSError:

@@ -69,6 +69,11 @@ class SpoolStream:
         return FULL if self._full_since is not None else self._trouble
 
     @property
+    def ended(self) -> bool:
+        """Return whether the session is over, and its folder to be removed."""
+        return bool(self._why)
+
+    @property
     def pending(self) -> int:
         """Return 0: bytes are handed over as they come."""
         return 0
