@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Final
 
 import trio
@@ -49,6 +50,9 @@ LOOK_S: Final = 1.0
 
 MAX_QUESTIONS: Final = 3
 """Questions under way at once, as in a lookup: a member that is gone delays a third of them."""
+
+_ENDS_IN_IPV4: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("::/96"))
+"""NAT64 (RFC 6052), and what came before mapped addresses (RFC 4291)."""
 
 Connect = Callable[[str, PeerId], Awaitable[Stream]]
 """Connects to what listens at a multiaddr, for an asker; nobody's key is proved."""
@@ -209,6 +213,24 @@ def dialled_outside(clients: tuple[str, ...], members: tuple[str, ...]) -> Calla
     def outside(address: str) -> bool:
         _, kind, host, *_ = (*address.split("/"), "", "")
         parsed = parsed_host(host) if kind in ("ip4", "ip6") else None
-        return parsed is not None and not inside.include(host) and (parsed.is_global or more.include(host))
+        if parsed is None:
+            return False
+        leads_to = [parsed, *_translated(parsed)]
+        if any(inside.include(str(each)) for each in leads_to):
+            return False
+        return more.include(host) or all(map(_is_public, leads_to))
 
     return outside
+
+
+def _translated(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
+    """Where gateways take an IPv6 address that has an IPv4 address in it: NAT64, 6to4."""
+    if isinstance(address, IPv4Address):
+        return []
+    last = [IPv4Address(address.packed[-4:])] if any(address in each for each in _ENDS_IN_IPV4) else []
+    return [*last, *([] if address.sixtofour is None else [address.sixtofour])]
+
+
+def _is_public(address: IPv4Address | IPv6Address) -> bool:
+    is_local = isinstance(address, IPv6Address) and address.is_site_local
+    return address.is_global and not address.is_multicast and not is_local
