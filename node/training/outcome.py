@@ -7,6 +7,7 @@ from node.training import checkpoint_room
 from node.training.node import Node
 from node.training.remote_trainer import TrainerLostError
 from p2ptrain.saved.filed_vector import OPTIMIZER, LostVectorError
+from p2ptrain.sync.sliced_vectors import LostSliceError
 from p2ptrain.training import Trainer
 from p2ptrain.training.site.orders import RankLostError
 
@@ -64,11 +65,14 @@ def trainer_lost(node: Node, error: BaseException) -> RunError | None:
 
 
 def rank_lost(node: Node, error: BaseException) -> RunError | None:
-    """Return what to tell of an `error` that means that a rank of this site has ended or hangs; None for any other."""
-    lost = first_leaf(error, RankLostError)
+    """Return what to tell of an `error` that means that a rank of this model has ended or hangs, or has failed with its
+    slice of the vectors; None for any other."""
+    lost = first_leaf(error, RankLostError) or first_leaf(error, LostSliceError)
     if lost is None:
         return None
-    return RunError(f"{lost}; {_newest(node)}", "torchrun --max-restarts starts a site again, which goes on from there")
+    return RunError(
+        f"{lost}; {_newest(node)}", "torchrun --max-restarts starts all ranks again, which go on from there"
+    )
 
 
 def vector_lost(node: Node, error: BaseException) -> RunError | None:

@@ -70,11 +70,21 @@ class SliceRanks:
         except BaseException as error:
             self._lost = self._lost or str(error) or type(error).__name__
             raise
-        return [_result(rank, answers[rank]) for rank in arguments]
+        for rank in arguments:
+            self._note_failed(rank, answers[rank])
+        return [_result(answers[rank]) for rank in arguments]
 
     def _check(self) -> None:
         if self._lost:
             raise LostSliceError(f"the vectors of this model are no longer whole: {self._lost}")
+
+    def _note_failed(self, rank: int, answer: tuple[str, Any]) -> None:
+        """Raise LostSliceError for a slice that has failed: it may be of another round than the others from now on, so
+        that none is read any more."""
+        how, found = answer
+        if how == "failed":
+            self._lost = f"rank {rank} of this model has failed with its slice: {found}"
+            raise LostSliceError(self._lost)
 
     def _send(self, rank: int, name: str | None, arguments: tuple[Any, ...]) -> None:
         try:
@@ -125,12 +135,10 @@ def answer_of(own: ModelSlice, name: str, arguments: tuple[Any, ...]) -> tuple[s
         return "failed", f"{type(error).__name__}: {error}"
 
 
-def _result(rank: int, answer: tuple[str, Any]) -> Any:
+def _result(answer: tuple[str, Any]) -> Any:
     how, found = answer
     if how == "refused":
         raise ValueError(found)
-    if how == "failed":
-        raise LostSliceError(f"rank {rank} of this model has failed with its slice: {found}")
     return found
 
 
