@@ -252,7 +252,8 @@ class Engine:
         except RemoteError as error:
             self.offence(forwarder, error, now)
             return False
-        if self.bridges.is_from_elsewhere(link.peer, forwarder):
+        is_neighbour = link.peer in self.neighbours
+        if self.bridges.is_from_elsewhere(link.peer, forwarder, is_neighbour=is_neighbour):
             self.bridges.says_round(link.peer, link.body.round)
             return False  # nobody here follows it
         self._seen.add(name, link.peer, now)

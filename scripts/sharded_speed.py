@@ -3,9 +3,8 @@
     python scripts/sharded_speed.py --ranks 2 --turns 6 --steps 100
 
 byte-lm nano under FSDP2 over gloo, rounds of 20 steps, with one neighbour of one process that takes a step now and
-then. The neighbour stands for a machine of its own: it runs in what time the ranks leave (nice 19). Prints each turn's
-ratio and the median; and, for a machine that others use meanwhile, the same of the ranks' CPU seconds, all threads
-counted.
+then: what is timed has the cores to itself but for that. Prints each turn's ratio and the median; and, for a machine
+that others use meanwhile, the same of the ranks' CPU seconds, all threads counted.
 """
 
 import argparse
@@ -88,7 +87,6 @@ def task_and_model() -> tuple[ByteLM, nn.Module]:
 
 def neighbour(out: Path) -> None:
     """Take a step now and then, until killed."""
-    os.nice(19)
     torch.set_num_threads(1)
     task, model = task_and_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -143,10 +143,15 @@ class Bridges:
         regions."""
         return not self.own or self._region_of(peer) in (None, self.own)
 
-    def is_from_elsewhere(self, signer: PeerId, forwarder: PeerId) -> bool:
+    def is_from_elsewhere(self, signer: PeerId, forwarder: PeerId, *, is_neighbour: bool) -> bool:
         """Return whether a link that `forwarder` passed on is of another region: its signer is, or nothing is known of
-        it here and the forwarder is."""
-        return not self.is_ours(signer) or (self._region_of(signer) is None and not self.is_ours(forwarder))
+        it here and the forwarder is not known to be of ours. Members that have just connected, or only look somebody
+        up, have not said of which region they are: one such link would go through all of ours, where nobody knows its
+        signer. `is_neighbour`: whether we follow the signer, which may be of no region."""
+        if not self.is_ours(signer):
+            return True
+        is_known = self._region_of(signer) is not None or is_neighbour
+        return bool(self.own) and not is_known and self._region_of(forwarder) != self.own
 
     def takes(self, peer: PeerId) -> bool:
         """Return whether a member of another region is connected here, or may be: where all places are taken, in the

@@ -1,6 +1,7 @@
 """The table of regions' models, without a network: what is taken in, what counts, and what is fetched next."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 import pytest
@@ -276,14 +277,21 @@ def test_where_a_region_is_its_connected_members_say() -> None:
 
 
 def test_a_link_of_an_unknown_signer_is_of_where_it_came_from() -> None:
-    it, stranger = Table(), identity(200).peer_id
-    assert not it.bridges.is_from_elsewhere(EAST[0], EAST[1])
-    assert not it.bridges.is_from_elsewhere(EAST[0], WEST[0]), "one of ours may come by another region"
-    assert it.bridges.is_from_elsewhere(WEST[0], EAST[0])
-    assert it.bridges.is_from_elsewhere(stranger, WEST[0])
-    assert not it.bridges.is_from_elsewhere(stranger, EAST[0])
+    it, stranger, other = Table(), identity(200).peer_id, identity(201).peer_id
+    elsewhere = partial(it.bridges.is_from_elsewhere, is_neighbour=False)
+    assert not elsewhere(EAST[0], EAST[1])
+    assert not elsewhere(EAST[0], WEST[0]), "one of ours may come by another region"
+    assert elsewhere(WEST[0], EAST[0])
+    assert elsewhere(stranger, WEST[0])
+    assert not elsewhere(stranger, EAST[0])
+    assert elsewhere(stranger, stranger), "who has said nothing may be of any region, and nobody of ours knows it"
+    assert elsewhere(stranger, other)
+    assert not it.bridges.is_from_elsewhere(stranger, stranger, is_neighbour=True), (
+        "it is of no region, and we follow it"
+    )
+    assert it.bridges.is_from_elsewhere(WEST[0], WEST[0], is_neighbour=True)
     flat = Bridges(ME, SCOPE, RegionLayout(), lambda peer: None, lambda peer: True, lambda: 0)
-    assert not flat.is_from_elsewhere(stranger, WEST[0])
+    assert not flat.is_from_elsewhere(stranger, other, is_neighbour=False)
 
 
 def test_a_model_that_is_said_again_is_of_no_use_to_who_has_said_it() -> None:

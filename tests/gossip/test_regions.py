@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 import trio
-from gossip_swarm import FakeRuntime, Swarm, identity, swarm, until
+from gossip_samples import ALICE, link
+from gossip_swarm import RUN, FakeRuntime, Swarm, identity, swarm, until
 from sizes import thorough_but
 
 from gossip.blobs.blob import blob_manifest_of
@@ -171,6 +172,18 @@ async def test_links_that_members_pass_on_stay_in_their_region(autojump_clock, m
                 assert bridge.service._engine.bridges.rounds[author.peer] == 1
         author.service._engine.on_message(regions[0][1].peer, link, trio.current_time())
         assert not author.service._engine.uninterested(link), "our own goes to all, also where it has come back to us"
+
+
+@pytest.mark.parametrize(
+    ("own", "followed", "passes"), [("east", False, False), ("east", True, True), ("", False, True)]
+)
+def test_a_link_of_one_that_has_not_said_its_region_goes_to_nobody_of_ours_unless_we_follow_it(own, followed, passes):
+    """Nobody of ours would know whose it is, so that each would pass it on."""
+    layout = RegionLayout(own=own, regions=("east", "west") if own else ())
+    it = Engine(identity=identity(9), config=GossipConfig(), run=RUN, rng=random.Random(1), layout=layout)
+    if followed:
+        it.mesh.admit(ALICE.peer_id, 1, 0.0)
+    assert it.on_message(ALICE.peer_id, link(by=ALICE).raw, 0.0) is passes
 
 
 @pytest.mark.thorough

@@ -4,8 +4,8 @@ import errno
 import os
 import random
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -446,15 +446,23 @@ async def test_a_relay_serves_so_many_nodes_and_no_more(autojump_clock, tmp_path
         nursery.cancel_scope.cancel()
 
 
-async def test_a_session_whose_folder_could_not_be_removed_gives_its_place_back(autojump_clock, tmp_path, monkeypatch):
-    folder, removed, fails = tmp_path / "spool", spool_folder.discard, True
-    monkeypatch.setattr(spool_ends, "discard", lambda session: None if fails else removed(session))
+@asynccontextmanager
+async def with_a_session(folder: Path) -> AsyncIterator[tuple[Ends, Path]]:
+    """A relay that serves the folder, and a session that it has accepted."""
     async with trio.open_nursery() as nursery:
         relay = Ends(folder, RELAY, nursery)
         await relay.ends.claim()
         nursery.start_soon(relay.serve)
         session = SpoolFolder(folder).open(NODE)
         await until(lambda: relay.accepted)
+        yield relay, session
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_session_whose_folder_could_not_be_removed_gives_its_place_back(autojump_clock, tmp_path, monkeypatch):
+    folder, removed, fails = tmp_path / "spool", spool_folder.discard, True
+    monkeypatch.setattr(spool_ends, "discard", lambda session: None if fails else removed(session))
+    async with with_a_session(folder) as (relay, session):
         await relay.accepted[0].reset()
         await trio.sleep(3 * LOOK_S)
         assert session.exists()
@@ -463,24 +471,17 @@ async def test_a_session_whose_folder_could_not_be_removed_gives_its_place_back(
         await trio.sleep(3 * LOOK_S)
         assert not session.exists()
         assert not relay.ends._served
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_session_that_one_listing_lacks_is_not_served_twice(autojump_clock, tmp_path, monkeypatch):
     folder, sessions, lacking = tmp_path / "spool", SpoolFolder.sessions, []
     monkeypatch.setattr(SpoolFolder, "sessions", lambda self: [each for each in sessions(self) if each not in lacking])
-    async with trio.open_nursery() as nursery:
-        relay = Ends(folder, RELAY, nursery)
-        await relay.ends.claim()
-        nursery.start_soon(relay.serve)
-        session = SpoolFolder(folder).open(NODE)
-        await until(lambda: relay.accepted)
+    async with with_a_session(folder) as (relay, session):
         lacking.append(session.name)
         await trio.sleep(3 * LOOK_S)
         lacking.clear()
         await trio.sleep(3 * LOOK_S)
         assert len(relay.accepted) == 1
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_disk_that_does_not_answer_is_no_end_of_its_relay(autojump_clock, tmp_path, monkeypatch):

@@ -325,11 +325,12 @@ async def test_a_renewed_certificate_is_shown_and_a_broken_one_is_told_once(
 
     async with served(host):
         assert await shown() == files[0].read_text()
-        former_key = files[1].read_bytes()
         certificate(tmp_path)
         renewed = files[0].read_text()
         assert await shown_in_time(renewed)
-        files[1].write_bytes(former_key)
+        key = files[1].read_bytes()
+        certificate(tmp_path)
+        files[1].write_bytes(key)  # of another certificate
         with trio.fail_after(5):
             await told.wait()
         await trio.sleep(0.3)
