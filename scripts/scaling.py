@@ -41,6 +41,8 @@ ROUNDS = 14
 LARGE_ROUNDS = 2
 ANNOUNCED_ROUNDS = 32
 ROUND_S = 2.0
+CUT_S = 1.0
+"""All nodes are killed so long after the last measured second: nobody measures how a swarm leaves."""
 REAL_NODES = "real nodes on a virtual clock"
 
 
@@ -87,10 +89,10 @@ def measured(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scaling.toml"
         for nodes in faithful:
-            path.write_text(scenario_text(nodes, rounds, regions=regions), encoding="utf-8")
+            end_s = (rounds - 1) * ROUND_S
+            path.write_text(scenario_text(nodes, rounds, regions=regions, cut_s=end_s + CUT_S), encoding="utf-8")
             began = time.process_time()
             ledger = ControlLedger()
-            end_s = (rounds - 1) * ROUND_S
             played = play(load_scenario(path), tap=ledger)
             costs = steady_costs(played, begin_s=begin_s, end_s=end_s, ledger=ledger, in_regions=regions > 1)
             yield {

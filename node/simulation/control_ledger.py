@@ -46,18 +46,20 @@ class ControlLedger:
     def __init__(self) -> None:
         self.sent: dict[int, Counter[str]] = {}
         self._so_far: Counter[str] = Counter()
-        self._signers: dict[bytes, PeerId] = {}
-        self._passed: set[tuple[PeerId, bytes]] = set()
+        self._signers: dict[int, PeerId] = {}
+        self._passed: set[int] = set()
+        """By hash, of 64 bits: a million links of a thousand nodes are to weigh little beside what a node takes."""
 
     def broadcast(self, sender: PeerId, data: bytes, copies: int, *, own: bool, kept: Callable[[PeerId], bool]) -> None:
         """Count copies of a link."""
-        signer = self._signers.setdefault(data, sender)  # who publishes it first: nobody lies here
+        signer = self._signers.setdefault(hash(data), sender)  # who publishes it first: nobody lies here
         kind = OWN if signer == sender else NEIGHBOURS if kept(signer) else OTHERS
         if data.find(REGIONAL, 0, KIND_WITHIN) >= 0:
             kind = REGIONS
-        if (sender, data) in self._passed:
+        passed = hash((sender, data))
+        if passed in self._passed:
             kind += AGAIN
-        self._passed.add((sender, data))
+        self._passed.add(passed)
         self._count(kind, copies * len(data))
 
     def stream(self, opener: PeerId, other: PeerId, protocol: str, overhead: int) -> StreamTap:

@@ -61,20 +61,26 @@ def steady_costs(
     )
 
 
-def scenario_text(nodes: int, rounds: int, *, mode: str = "faithful", regions: int = 1) -> str:
+def scenario_text(
+    nodes: int, rounds: int, *, mode: str = "faithful", regions: int = 1, cut_s: float | None = None
+) -> str:
     """Return a scenario of so many alike nodes, with a task so small that what they cost beside it is what they send:
     rounds of two seconds, links and distances as in one country. `regions`: how many of them the nodes are shared out
-    among; 1 is a flat swarm."""
+    among; 1 is a flat swarm. `cut_s`: the virtual second at which all are killed at once; None: they train to the end
+    and leave, which takes longer to simulate than all that was measured."""
+    session = "" if cut_s is None else f'[sessions.cut]\nkind = "trace"\nintervals_s = [[0, {cut_s}]]\nends_by = "kill"\n'
     labels = [f"region-{number}" for number in range(regions)] if regions > 1 else []
     groups = (
         [_group(label, nodes // regions + (at < nodes % regions), label) for at, label in enumerate(labels)]
         if labels
         else [_group("home", nodes)]
     )
+    if session:
+        groups = [f'{group}session = "cut"\n' for group in groups]
     sync = f"[sync]\nregions = {labels}\nregion_every = 4\n" if labels else ""
     return f"""
 mode = "{mode}"
-until_s = 600.0
+until_s = {600.0 if cut_s is None else cut_s}
 
 [task]
 name = "quadratic"
@@ -101,6 +107,7 @@ encode_s = 0.002
 decode_s = 0.002
 verify_s = 0.0002
 
+{session}
 {"".join(groups)}
 """
 
