@@ -19,6 +19,7 @@ from node.roles.budgeting import check_budget, needs_of, plan_words, spare_memor
 from node.roles.memory_forecast import memory_forecast
 from node.roles.task_check import BYTES_PER_PARAMETER_GPU
 from node.system import text
+from node.system.cgroups import machine_memory
 from node.system.errors import UsageError
 from node.system.run_dir import EPOCH
 from node.training.checkpoint_room import checkpoint_bytes, estimates_bytes, expected_bytes
@@ -141,7 +142,7 @@ def memory(subject: Subject, model: Model) -> Finding:
     assert subject.learning is not None
     config = subject.learning
     need = memory_forecast(model.parameters, model.device, config, kept=model.kept_bytes).total
-    available = psutil.virtual_memory().available
+    available = min(psutil.virtual_memory().available, machine_memory())
     seen = f"{text.size(available)} available, about {text.size(need)} needed with "
     seen += text.plural(subject.network.degree, "neighbour")
     if need <= available:
@@ -160,10 +161,14 @@ def budget(subject: Subject, model: Model) -> Finding | None:
     try:
         check_budget(config, user_loop=False)
         least = model.trainer.least_at_a_time()
-        plan = plan_memory(config, needs_of(model.trainer, least), least_examples=least)
+        need = needs_of(model.trainer, least)
+        plan = plan_memory(config, need, least_examples=least, machine=machine_memory())
         room = plan_disk(plan.config, _trained(model), spare_memory=spare_memory(plan))
     except UsageError as error:
         return Finding(check="budget", level="problem", seen=error.message, fix=error.hint)
+    if plan.config.budget.memory != config.budget.memory:
+        fix = f"a --memory of less than the {text.size(machine_memory())} that this machine has for all its programs"
+        return Finding(check="budget", level="warning", seen=plan_words(plan, room), fix=fix)
     return Finding(check="budget", level="ok", seen=plan_words(plan, room))
 
 

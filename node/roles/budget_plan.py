@@ -39,19 +39,28 @@ class BudgetPlan:
     """What was chosen, for people; empty: all fits as it is."""
 
 
-def plan_memory(config: Config, need: Callable[[Config], int], *, least_examples: int = 1) -> BudgetPlan:
+def plan_memory(
+    config: Config, need: Callable[[Config], int], *, least_examples: int = 1, machine: int | None = None
+) -> BudgetPlan:
     """Return the settings that cost the least and need no more than `budget.memory`, by `need`, which returns the bytes
-    that a node with these settings takes. `least_examples`: how few may go through the model at a time. Raises
-    UsageError where none do."""
+    that a node with these settings takes. `least_examples`: how few may go through the model at a time. `machine`: the
+    bytes of memory that there are, which a budget cannot go beyond. Raises UsageError where none do."""
     budget, least = config.budget.memory, 0
     if budget is None:
         return BudgetPlan(config=config, needed=need(config))
+    beyond: tuple[str, ...] = ()
+    what = f"budget.memory of {text.size(budget)}"
+    if machine is not None and machine < budget:
+        what = f"the memory of this machine, {text.size(machine)},"
+        beyond = (f"all that this machine has, and not the {text.size(budget)} that were asked for",)
+        budget = machine
+        config = config.model_copy(update={"budget": replace(config.budget, memory=budget)})
     for candidate, moves in _candidates(config, least_examples):
         least = need(candidate)
         if least <= budget:
-            return BudgetPlan(config=candidate, needed=least, moves=moves)
+            return BudgetPlan(config=candidate, needed=least, moves=(*beyond, *moves))
     raise UsageError(
-        f"budget.memory of {text.size(budget)} is too little: this node needs {text.size(least)} at least",
+        f"{what} is too little: this node needs {text.size(least)} at least",
         f"give it that much, or lower the model{', visits.most_a_round' if config.visits.on else ''} or network.degree",
     )
 

@@ -22,7 +22,7 @@ from node.roles.memory_forecast import FP32, memory_forecast
 from node.roles.memory_forecast import optimizer_bytes as state_bytes
 from node.roles.observer import observes
 from node.system import free_memory, text
-from node.system.cgroups import HeldProcess, Limits
+from node.system.cgroups import HeldProcess, Limits, machine_memory
 from node.system.errors import UsageError
 from node.system.process_use import held_bytes
 from node.training.budget_meter import folder_bytes
@@ -105,12 +105,13 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
         gpu = gpu_budget(config.budget.gpu_memory, trainer.device, nvml_reader(trainer.device))
         trainer.kept_by(least)  # loads most of the kernels that a step needs
         gpu.hold()
-    memory = plan_memory(config, needs_of(trainer, least, used), least_examples=least)
+    memory = plan_memory(config, needs_of(trainer, least, used), least_examples=least, machine=machine_memory())
     disk = plan_disk(memory.config, trainer.trained_numel, spare_memory=spare_memory(memory))
     if disk.config.node.micro_batch:
         trainer.take_at_a_time(disk.config.node.micro_batch)
     folder, keep = around.checkpoints.folder, disk.config.node.checkpoint_keep
-    memory_watch = None if config.budget.memory is None else BudgetWatch(config.budget.memory, used, trainer, least)
+    most = memory.config.budget.memory
+    memory_watch = None if most is None else BudgetWatch(most, used, trainer, least)
     return Budgeted(
         config=disk.config,
         around=replace(

@@ -68,7 +68,9 @@ def scenario_text(
     rounds of two seconds, links and distances as in one country. `regions`: how many of them the nodes are shared out
     among; 1 is a flat swarm. `cut_s`: the virtual second at which all are killed at once; None: they train to the end
     and leave, which takes longer to simulate than all that was measured."""
-    session = "" if cut_s is None else f'[sessions.cut]\nkind = "trace"\nintervals_s = [[0, {cut_s}]]\nends_by = "kill"\n'
+    session = (
+        "" if cut_s is None else f'[sessions.cut]\nkind = "trace"\nintervals_s = [[0, {cut_s}]]\nends_by = "kill"\n'
+    )
     labels = [f"region-{number}" for number in range(regions)] if regions > 1 else []
     groups = (
         [_group(label, nodes // regions + (at < nodes % regions), label) for at, label in enumerate(labels)]

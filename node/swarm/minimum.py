@@ -8,12 +8,11 @@ import math
 import time
 from typing import TYPE_CHECKING, Final
 
-import psutil
-
 from gossip.membership.settings import Setting, Settings
 from node.config.toml_source import Raw
 from node.swarm import agreed_settings
 from node.system import text
+from node.system.cgroups import machine_memory
 from node.system.errors import UsageError
 from node.system.light_roles import WITHOUT_MODEL
 
@@ -71,7 +70,7 @@ def check_minimum(settings: Settings, raw: Raw, *, joins: bool) -> None:
 
 
 def _check_memory(need: Setting) -> None:
-    have = psutil.virtual_memory().total
+    have = machine_memory()
     if type(need) is int and need > have:
         raise UsageError(
             f"a member of this swarm needs {text.size(need)} of memory, and this machine has {text.size(have)}",

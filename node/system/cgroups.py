@@ -63,6 +63,13 @@ class Hierarchy:
         bounded = any(_bounds(self.home / name) for name in BOUNDS)
         return (self.home,) if self.version != UNIFIED or bounded else (self.home, self.home.parent)
 
+    def memory_bounds(self) -> Iterator[int]:
+        """Yield the bytes that its own cgroup, and each one above, may hold."""
+        name = "memory.max" if self.version == UNIFIED else "memory.limit_in_bytes"
+        for folder in (self.home, *self.home.parents):
+            with suppress(OSError, ValueError):  # "max", or no cgroup any more
+                yield int((folder / name).read_text())
+
     def kinds(self, limits: Limits) -> frozenset[str]:
         """Return which of the limits this tree knows."""
         return frozenset(kind for kind in KINDS if getattr(limits, kind) is not None and kind in self.controllers)
@@ -175,6 +182,13 @@ def remove_stale(parent: Path) -> None:
         if number.isdecimal() and not psutil.pid_exists(int(number)):
             with suppress(OSError):
                 group.rmdir()
+
+
+def machine_memory(trees: Iterable[Hierarchy] | None = None) -> int:
+    """Return the bytes of memory that this machine has for this process: no more than a container or a service lets it
+    take. `trees`: default, those it is in."""
+    bounds = [bound for tree in (own_hierarchies() if trees is None else trees) for bound in tree.memory_bounds()]
+    return min([psutil.virtual_memory().total, *bounds])
 
 
 def own_hierarchies() -> list[Hierarchy]:

@@ -21,6 +21,7 @@ from gossip.transport.memory.network import MemoryNetwork
 from node.cli.options import flags
 from node.config.budget_section import budget_in
 from node.config.schema import Config, from_raw
+from node.doctor import machine
 from node.doctor.finding import Model, Subject
 from node.doctor.machine import budget
 from node.events.event_types import BudgetPlanned
@@ -38,7 +39,7 @@ from node.roles.memory_forecast import memory_forecast
 from node.roles.memory_forecast import optimizer_bytes as state_bytes
 from node.system import cgroups, text
 from node.system.byte_sizes import EXAMPLE, byte_size
-from node.system.cgroups import HeldProcess, Hierarchy, Limits, hierarchies_in, remove_stale
+from node.system.cgroups import HeldProcess, Hierarchy, Limits, hierarchies_in, machine_memory, remove_stale
 from node.system.errors import UsageError
 from node.system.process_use import held_bytes
 from node.top.screen import _memory
@@ -233,6 +234,42 @@ def test_a_plan_stays_within_its_budget_or_is_refused_with_what_is_needed(
         return
     assert plan.needed == need(plan.config) <= budget
     assert plan.config.train == config.train  # what members agree on
+
+
+def test_a_budget_beyond_the_machine_is_planned_within_it_and_told() -> None:
+    least = need(config_of())
+    plan = plan_memory(config_of(budget={"memory": "1TB"}), need, machine=least - 1)
+    assert plan.needed < least
+    assert plan.config.budget.memory == least - 1
+    assert plan.moves[0] == "all that this machine has, and not the 1.0 TB that were asked for"
+    assert plan_memory(config_of(budget={"memory": "1TB"}), need, machine=10**12).moves == ()
+    with pytest.raises(UsageError, match=r"the memory of this machine, 1\.0 kB, is too little: this node needs"):
+        plan_memory(config_of(budget={"memory": "1TB"}), need, machine=1000)
+
+
+def test_a_node_holds_no_more_than_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgeting, "machine_memory", lambda: 20_000 * MIB)
+    held = 0
+    budgeted = within_budget(config_of(budget={"memory": "1TB"}), around_in(tmp_path), used=lambda: held)
+    assert budgeting.limits_of(budgeted.config.budget).memory == 20_000 * MIB
+    (watch,), trainer = budgeted.watches, budgeted.learned[0]
+    assert isinstance(watch, BudgetWatch)
+    assert isinstance(trainer, Trainer)
+    held = 19_990 * MIB
+    watch.look(0.0)
+    assert trainer.micro_batch is not None
+
+
+def test_the_memory_of_a_container_is_what_the_machine_has(tmp_path: Path) -> None:
+    home = tmp_path / "service" / "inner"
+    home.mkdir(parents=True)
+    (home / "memory.max").write_text("max\n")
+    tree = Hierarchy(home, 2, frozenset(cgroups.KINDS))
+    assert machine_memory([tree]) == machine_memory([])
+    (home.parent / "memory.max").write_text(f"{64 * MIB}\n")
+    assert machine_memory([tree]) == 64 * MIB
+    (home / "memory.limit_in_bytes").write_text(f"{32 * MIB}\n")
+    assert machine_memory([Hierarchy(home, 1, frozenset({"memory"}))]) == 32 * MIB
 
 
 def test_groups_keep_their_models_in_memory() -> None:
@@ -666,7 +703,8 @@ def test_top_shows_what_counts_of_the_budget() -> None:
     assert _memory(told) == "315 MB of 524 MB"
 
 
-def test_doctor_says_what_a_node_would_choose() -> None:
+def test_doctor_says_what_a_node_would_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "machine_memory", lambda: 200 * 10**9)
     config = config_of(budget={"memory": "100GB", "disk": "1GB"})
     trainer = Trainer(Digits(), config.train, Shard())
     model = Model(
@@ -676,6 +714,11 @@ def test_doctor_says_what_a_node_would_choose() -> None:
     found = budget(subject, model)
     assert found is not None
     assert (found.level, found.seen.partition(",")[0]) == ("ok", "memory 100 GB")
+    beyond = budget(replace(subject, learning=config_of(budget={"memory": "1TB"})), model)
+    assert beyond is not None
+    assert beyond.level == "warning"
+    assert "memory 200 GB" in beyond.seen
+    assert "200 GB that this machine has" in beyond.fix
     little = replace(subject, learning=config_of(budget={"memory": "1MB"}))
     refused = budget(little, model)
     assert refused is not None
