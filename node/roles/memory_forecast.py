@@ -24,7 +24,7 @@ from p2ptrain.step_normalization.unnormalized import Unnormalized
 from p2ptrain.sync import SyncConfig, averages_gradients, build
 from p2ptrain.sync.encoder import ErrorFeedbackEncoder
 from p2ptrain.visits.model_versions import VERSIONS_KEPT
-from p2ptrain.visits.visitor_mean import DIFFERENCES
+from p2ptrain.visits.visitor_mean import AT_ONCE, DIFFERENCES
 
 PROGRAM_BYTES: Final = 450_000_000
 """Python, torch and the rest, with no model. Measured."""
@@ -143,7 +143,8 @@ def visits_bytes(config: Config, parameters: int) -> int:
     """Return the most bytes that visitors make a node hold."""
     most, payload = config.visits.most_a_round, DIFFERENCES.size(parameters)
     models = 2 * VERSIONS_KEPT * payload  # and what leads from each to the newest
-    chunk = FP32 * min(parameters, CHUNK_NUMEL) * (1 if config.visits.noise is not None else most)
+    at_once = 1 if config.visits.noise is not None else most
+    chunk = FP32 * min(parameters, CHUNK_NUMEL, AT_ONCE // at_once) * at_once
     return models + round(BODY_COPIES * most * payload) + round(MEAN_CHUNKS * chunk) + VISIT_VECTORS * FP32 * parameters
 
 

@@ -71,10 +71,11 @@ class Chunk(NamedTuple):
         return slice(self.row * block, self.row * block + self.rows * self.width)
 
 
-def chunks(numel: int, block: int) -> list[Chunk]:
-    """`numel` parameters in chunks of whole blocks, and the last incomplete block as a chunk of its own."""
+def chunks(numel: int, block: int, most: int = CHUNK_NUMEL) -> list[Chunk]:
+    """`numel` parameters in chunks of whole blocks, of `most` parameters where a block has no more, and the last
+    incomplete block as a chunk of its own."""
     whole, rest = divmod(numel, block)
-    step = max(1, CHUNK_NUMEL // block)
+    step = max(1, most // block)
     cut = [Chunk(row, min(step, whole - row), block) for row in range(0, whole, step)]
     return [*cut, Chunk(whole, 1, rest)] if rest else cut
 

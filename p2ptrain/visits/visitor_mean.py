@@ -14,12 +14,17 @@ from statistics import median_low
 import numpy as np
 import torch
 
+from p2ptrain import jit
 from p2ptrain.aggregate.trimmed_mean import TrimmedMean
-from p2ptrain.compress.blocks import chunks
+from p2ptrain.compress.blocks import CHUNK_NUMEL, chunks
 from p2ptrain.compress.int8 import Int8
 
 DIFFERENCES = Int8()
 """The codec of visitors' differences."""
+
+AT_ONCE = jit.WORTH // 2
+"""Values of all differences that are trimmed at a time, at most: so few that no loop is compiled for them. Their number
+is another one in each round, and a loop for 64 takes more time to compile than it saves in ten rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +100,7 @@ def visitors_mean(
     rule = TrimmedMean(f=int(trim * len(differences)))
     readers = [DIFFERENCES.reader(each.payload, numel) for each in differences]
     mean_d = torch.empty(numel, dtype=torch.float32)
-    for chunk in chunks(numel, DIFFERENCES.block):
+    for chunk in chunks(numel, DIFFERENCES.block, min(CHUNK_NUMEL, AT_ONCE // len(differences))):
         x_nrw = np.empty((len(differences), chunk.rows, chunk.width), dtype=np.float32)
         for read, factor, x_rw in zip(readers, factors, x_nrw, strict=True):
             read(chunk, x_rw)

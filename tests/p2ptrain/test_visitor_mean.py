@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sizes import examples
 
-from p2ptrain import compress
+from p2ptrain import compress, jit
+from p2ptrain.aggregate import coordinate
 from p2ptrain.compress import PayloadError
 from p2ptrain.compress.blocks import CHUNK_NUMEL
 from p2ptrain.visits.model_versions import (
@@ -136,6 +137,20 @@ def test_of_honest_visitors_it_is_the_mean() -> None:
     clip = min(sorted(float(row.norm()) for row in rows)[3:4])
     clipped = torch.stack([row * min(1.0, clip / float(row.norm())) for row in rows])
     assert torch.allclose(got, clipped.mean(0), atol=2e-4)
+
+
+def test_no_loop_is_compiled_for_a_number_of_visitors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next round has another number."""
+
+    def compiles(program: object) -> None:
+        raise AssertionError("it compiles")
+
+    monkeypatch.setattr(coordinate, "MeanOfMiddle", compiles)
+    visitors, numel = 40, jit.WORTH // 32
+    rows = [noise(seed, numel) for seed in range(2)]
+    found = [left(rows[each % 2]) for each in range(visitors)]
+    got = visitors_mean(found, [0] * visitors, numel=numel, own_norm=1e6, share=1.0, trim=0.2)
+    assert torch.allclose(got, (rows[0] + rows[1]) / 2, atol=0.03)  # of int8, and one may be clipped a little
 
 
 def test_a_stale_difference_counts_less() -> None:
