@@ -18,8 +18,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -60,7 +60,7 @@ LAST_WORDS_S: Final = 2.0
 
 GUARDED: Final = 3
 """Times `site.timeout_s` without an answer after which a rank does not wait for the barrier's own limit, which may be
-twice that. Chosen."""
+twice that; and which ranks have to meet. Chosen."""
 
 FOR_EVER: Final = timedelta(days=365)
 """For rank 0's next order: its node may wait for neighbours, and whether it lives is watched apart."""
@@ -193,20 +193,35 @@ def _rank(start: SiteStart, process: SiteProcess, orders: OrderChannel, task: Ta
 
 
 def _grouped(store: Store, start: SiteStart, process: SiteProcess) -> "tuple[OrderChannel, RankWatch]":
-    """Make the groups in which the ranks compute, in which rank 0 gives its orders, and in which they watch."""
+    """Make the groups in which the ranks compute, in which rank 0 gives its orders, and in which they watch. Ends this
+    rank where another one stops meanwhile."""
     site = start.config.site
     kind = pick_device(start.config.train.device).type
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",
-        store=PrefixStore(start.meeting, store),
-        rank=process.rank,
-        world_size=process.count,
-        timeout=timedelta(seconds=site.timeout_s),
-    )
-    orders, watched = (dist.new_group(timeout=FOR_EVER, backend="gloo") for _ in range(2))
+    with _ending_after(GUARDED * site.timeout_s, process.rank):
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",
+            store=PrefixStore(start.meeting, store),
+            rank=process.rank,
+            world_size=process.count,
+            timeout=timedelta(seconds=site.timeout_s),
+        )
+        orders, watched = (dist.new_group(timeout=FOR_EVER, backend="gloo") for _ in range(2))
     assert orders is not None
     assert watched is not None
     return OrderChannel(orders), RankWatch(watched, site.timeout_s)
+
+
+@contextmanager
+def _ending_after(seconds: float, rank: int) -> Iterator[None]:
+    """End this process where what is done within takes longer: nobody watches yet, and a group that may wait for orders
+    for ever is made by waiting as long."""
+    clock = threading.Timer(seconds, partial(_give_up, rank, f"{SILENT} ({GUARDED} times) while the ranks met"))
+    clock.daemon = True
+    clock.start()
+    try:
+        yield
+    finally:
+        clock.cancel()
 
 
 class RankWatch:
@@ -270,9 +285,18 @@ def _store() -> Store:
 
 def _welcome(store: Store, start: SiteStart, count: int) -> None:
     """Meet all other ranks. What ranks of an earlier start have left in the store is not taken for theirs: each of them
-    says hello with a token of its own, for which it waits."""
+    says hello with a token of its own, for which it waits. Raises RunError where one does not come: torchrun sees those
+    that end, and none that hangs."""
     packed, answered = pickle.dumps(start).hex(), set[str]()
-    while not all(store.check([f"{start.meeting}/here/{rank}"]) for rank in range(1, count)):
+    within_s = GUARDED * start.config.site.timeout_s
+    ends_at = time.monotonic() + within_s
+    while lacking := [rank for rank in range(1, count) if not store.check([f"{start.meeting}/here/{rank}"])]:
+        if time.monotonic() > ends_at:
+            raise RunError(
+                f"rank {', '.join(map(str, lacking))} of this site has not come within {within_s:g} s",
+                "torchrun --max-restarts starts a site again; a machine that is slow to start wants a longer "
+                "site.timeout_s, of which this is three times",
+            )
         for rank in range(1, count):
             if not store.check([f"hello/{rank}"]):
                 continue
