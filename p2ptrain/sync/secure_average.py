@@ -224,8 +224,9 @@ class SecureSettings:
     """One of `CUTS`."""
 
     def codec(self, members: int) -> FixedPoint:
-        """Return the codec of a group of so many members. ValueError where its noise does not fit."""
-        if self.shares is None:
+        """Return the codec of a group of so many members. Fewer than `group` sum nothing: there is no noise in what
+        stays here, as that of few would not fit. ValueError where the noise of a group does not."""
+        if self.shares is None or members < self.group:
             return FixedPoint(self.clipping_range, self.bits, members)
         return NoisedFixedPoint(self.clipping_range, self.bits, members, self.shares)
 

@@ -196,3 +196,14 @@ def test_two_that_pack_the_same_model_send_other_numbers() -> None:
     nodes = swarm(4, torch.zeros(500))
     first, second = (nodes[name].pack(torch.zeros(500), round=0, members=4)[:500] for name in ("n0", "n1"))
     assert np.mean(first == second) < 0.01
+
+
+def test_a_member_in_no_group_keeps_its_move_and_goes_on() -> None:
+    """Alone its whole noise would fit into no range that a group's fits into; and nothing of it leaves."""
+    node = swarm(1, torch.zeros(500), clipping_range=0.567)["n0"]
+    moved_d = node.anchor_d + 0.01
+    assert node.groups([], round=0) == []
+    node.pack(moved_d.clone(), round=0, members=1)
+    result = node.finish_(moved_d.clone(), {}, -1, round=0)
+    assert not result.correction_d.any()
+    assert not node.anchor_d.any()
