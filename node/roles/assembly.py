@@ -51,7 +51,7 @@ from node.roles.memory_forecast import genesis_filed_from
 from node.roles.personal_check import check_personal
 from node.roles.privacy_check import check_first_round, check_ledger, check_privacy, private_training
 from node.roles.residency_check import check_residency, residency_of
-from node.roles.secure_check import check_draw, check_secure
+from node.roles.secure_check import check_draw, check_secure, largest_of_sums
 from node.roles.visitors_privacy import check_visitor_ledger
 from node.shift.watch import KEPT_MODEL
 from node.system.errors import RunError, UsageError
@@ -490,11 +490,13 @@ def _outside(config: Config, admission: MembershipAdmission, journal: Journal) -
 def network_for(config: Config, numel: int) -> NetworkConfig:
     """Return the network's settings, with the largest blob that is pulled set to what this model can need: a liar's
     larger junk is cut off there. Raises UsageError when a snapshot could not be sent: no neighbour could ever begin to
-    track this node."""
-    size, limit = SNAPSHOT_BYTES_PER_PARAMETER * numel, config.network.max_payload_bytes
+    track this node. The same where a secure sum could not: nothing would ever be exchanged."""
+    snapshot, limit = SNAPSHOT_BYTES_PER_PARAMETER * numel, config.network.max_payload_bytes
+    summed = largest_of_sums(config, numel)
+    size, what = max((snapshot, "a snapshot"), (summed, "a secure sum"))
     if size > limit:
         raise UsageError(
-            f"a snapshot of this model has {size} bytes, above network.max_payload_bytes = {limit}",
+            f"{what} of this model has {size} bytes, above network.max_payload_bytes = {limit}",
             hint="raise that limit on every member, or train a smaller model",
         )
     return replace(config.network, max_payload_bytes=min(limit, size + PAYLOAD_SLACK_BYTES))

@@ -7,7 +7,7 @@ from gossip.membership.private_swarm import PrivateMembership
 from node.config.schema import Config
 from node.system.errors import UsageError
 from p2ptrain.sync import SECURE
-from p2ptrain.sync.secure_average import GRANTS
+from p2ptrain.sync.secure_average import GRANTS, largest_sum_bytes
 
 DEVIATIONS: Final = 4.0
 """Standard deviations of a privatizer's noise that the clipping range has room for: of normal values one in 16,000 is
@@ -58,6 +58,15 @@ def check_draw(config: Config, private: PrivateMembership | None) -> None:
             "sync.draw=grants: this node came by no invite of its own, and would be in no group",
             "ask an admin for an invite for one member (p2ptrain swarm invite)",
         )
+
+
+def largest_of_sums(config: Config, numel: int) -> int:
+    """Return the most bytes that a node publishes for a secure sum of a model of `numel` parameters; 0 where its
+    strategy has none."""
+    if config.sync.spec().averager != SECURE:
+        return 0
+    options = config.sync.options
+    return largest_sum_bytes(numel, group=options["group"], bits=options["bits"], refresh=options["refresh"])
 
 
 def _check_room(config: Config) -> None:

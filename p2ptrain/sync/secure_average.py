@@ -206,6 +206,11 @@ def method(
     )
 
 
+def largest_sum_bytes(numel: int, *, group: int, bits: int, refresh: int) -> int:
+    """Return the most bytes that a masked vector, or a group's sum, of a model of `numel` parameters has."""
+    return size_of(_values_in_a_round(numel, refresh), bits, 2 * group - 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SecureSettings:
     """The strategy's options; all members have them alike."""
@@ -335,7 +340,7 @@ class SecureAverage(ModelAveraging):
     @property
     def values(self) -> int:
         """Return how many values travel in a round: the differences, and a share of the anchor."""
-        return self._numel + -(-self._numel // self.settings.refresh)
+        return _values_in_a_round(self._numel, self.settings.refresh)
 
     def pack(self, theta_d: torch.Tensor, *, round: int, members: int) -> Words_d:
         """Return how far the model moved as whole numbers, and a share of the anchor. ValueError when not finite."""
@@ -477,6 +482,10 @@ class SecureAverage(ModelAveraging):
         super()._restart_at(model_d)
         self._packed = None
         self.residual_d = torch.zeros_like(model_d)
+
+
+def _values_in_a_round(numel: int, refresh: int) -> int:
+    return numel + -(-numel // refresh)
 
 
 def _combined(rule: Aggregator, vectors: Sequence[torch.Tensor], counts: Sequence[int]) -> torch.Tensor:

@@ -4,14 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from node.config.schema import from_raw
 from node.planning.payload_sizes import check_plannable
-from node.roles.assembly import check_runnable
+from node.roles.assembly import check_runnable, network_for
 from node.roles.secure_check import check_secure
 from node.system.errors import UsageError
 from node.training.visiting import check_visits
 from node.up.plan import make_plan
+from p2ptrain.sync import SecureStrategy, build
 
 
 def raw_of(sync: dict[str, Any] | None = None, **sections: dict[str, Any]) -> dict[str, Any]:
@@ -75,3 +77,21 @@ def test_a_swarm_smaller_than_a_group_is_refused_before_it_starts(tmp_path: Path
     assert len(make_plan(config, run_dir=tmp_path, nodes=4, byzantine=0, cores=2).nodes) == 4
     other = from_raw({"task": {"name": "digits"}})
     assert len(make_plan(other, run_dir=tmp_path, nodes=1, byzantine=0, cores=2).nodes) == 1
+
+
+@pytest.mark.parametrize("sync", [{}, {"refresh": 1}, {"bits": 29}, {"group": 8, "refresh": 2, "bits": 24}])
+def test_sums_of_the_largest_group_are_let_through(sync: dict[str, Any]) -> None:
+    """A sum may be longer than a snapshot, which has 32 bits a parameter: more than that travels in a round."""
+    numel, config = 300_000, from_raw(raw_of(sync, network={"degree": 32}))
+    strategy = build(config.sync, torch.zeros(numel), "own")
+    assert isinstance(strategy, SecureStrategy)
+    members = 2 * config.sync.options["group"] - 1
+    assert strategy.published_size(members) <= network_for(config, numel).max_payload_bytes
+
+
+def test_a_sum_above_the_limit_is_refused_at_the_start() -> None:
+    numel = 300_000
+    raw = raw_of({"refresh": 1}, network={"max_payload_bytes": 4 * numel})
+    with pytest.raises(UsageError, match="a secure sum of this model has 1425008 bytes, above"):
+        network_for(from_raw(raw), numel)
+    assert network_for(from_raw(raw_of(network={"max_payload_bytes": 4 * numel})), numel).max_payload_bytes == 4 * numel
