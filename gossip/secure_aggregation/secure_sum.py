@@ -67,7 +67,7 @@ from gossip.secure_aggregation.secret_shares import (
     split,
 )
 from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum, SecureSumError, SummedPart
-from gossip.secure_aggregation.survivors import agreement, are_survivors, choose_survivors
+from gossip.secure_aggregation.survivors import agreement, are_survivors, choose_survivors, lasting_masks
 from gossip.updates.hash_chain import EquivocationError
 
 TURNS: Final = 8
@@ -621,6 +621,7 @@ class SecureSumming:
                 {place: view for place, view in held_by.items() if place not in self._liars},
                 self._vector_digests(),
                 self.group.threshold,
+                self._can_find,
             )
         if survivors is None or self._me not in survivors:
             return []
@@ -650,14 +651,25 @@ class SecureSumming:
 
     def _fits(self, survivors: frozenset[int], agreed: Digest, held: Mapping[int, Digest]) -> bool:
         """Whether we hold what this set needs, and it is what its proposers mean by it."""
-        vectors = self._vector_digests()
+        vectors, masked = self._vector_digests(), self._views(SecureStage.MASKED)
         return (
             self._me in survivors
             and survivors <= held.keys()
             and not survivors & self._liars
-            and are_survivors(survivors, self._views(SecureStage.MASKED))
+            and are_survivors(survivors, masked)
             and agreement(self.name, survivors, vectors) == agreed
+            and not any(lasting_masks(place, survivors, masked, self._can_find) for place in survivors)
         )
+
+    def _can_find(self, dropout: int, dealt: Digest, survivors: Collection[int]) -> bool:
+        """Whether survivors can find the mask key of a member outside them: we have what it `dealt`, enough of them hold
+        a share of it, and ours opens, if it dealt us one. Who masked for it may lie about it."""
+        statement, shares = self._statement(dropout, SecureStage.SHARES), self._shares_of(dropout)
+        if statement is None or shares is None or statement.digest != dealt:
+            return False
+        if len((shares.holders & set(survivors)) - {dropout}) < self.group.threshold:
+            return False
+        return self._me not in shares.holders or self._gave_us_shares(dropout)
 
     def _signatures(self) -> dict[tuple[frozenset[int], Digest], set[int]]:
         """The members that signed each set, of those in it."""

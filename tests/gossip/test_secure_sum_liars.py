@@ -336,3 +336,42 @@ def test_who_deals_a_share_to_itself_instead_of_another_and_leaves_ends_no_sum()
         assert it.result is not None, it.failure
         assert it.result.whole
         assert it.result.survivors == tuple(group.members[place] for place in (0, 1, 3, 4))
+
+
+def with_nobody(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    """Masked for number 4 as well, it says, who was never there."""
+    body = body_of(said)
+    assert isinstance(body, ViewBody)
+    return [replace(said, body=ViewBody(view={**body.view, 4: digest_of(b"shares of nobody")}).encode())]
+
+
+@pytest.mark.parametrize("seed", [17, 18, 19])
+def test_who_says_that_it_masked_for_one_that_was_never_there_is_left_out(seed):
+    """Nobody could take that mask away, but the liar: all others would tell their seeds, and have no sum."""
+    group = group_of(7, owners=2)
+    lies: dict[int, Lie] = {2: at(SecureStage.MASKED, with_nobody), 4: silent}
+    played = Sum(group, inputs_of(group), seed, lies=lies)
+    outcomes = played.play()
+    check(played, outcomes)
+    for place in (0, 1, 3, 5, 6):
+        result = outcomes[place].result
+        assert result is not None, outcomes[place].failure
+        assert result.whole
+        assert result.survivors == tuple(group.members[each] for each in (0, 1, 3, 5, 6))
+
+
+@pytest.mark.parametrize("seed", [20, 21, 22])
+def test_who_masked_for_one_that_the_others_have_not_heard_shows_them_its_shares_and_stays(seed):
+    group = group_of(7, owners=2)
+
+    def to_one(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+        return [said] if to == 2 or said.seq == SecureStage.KEYS else []
+
+    played = Sum(group, inputs_of(group), seed, lies={4: to_one})
+    outcomes = played.play()
+    check(played, outcomes)
+    for place in (0, 1, 2, 3, 5, 6):
+        result = outcomes[place].result
+        assert result is not None, outcomes[place].failure
+        assert result.whole
+        assert group.members[2] in result.survivors
