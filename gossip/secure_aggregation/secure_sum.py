@@ -662,8 +662,8 @@ class SecureSumming:
         )
 
     def _can_find(self, dropout: int, dealt: Digest, survivors: Collection[int]) -> bool:
-        """Whether survivors can find the mask key of a member outside them: we have what it `dealt`, enough of them hold
-        a share of it, and ours opens, if it dealt us one. Who masked for it may lie about it."""
+        """Whether survivors can find the mask key of a member outside them: we have what it `dealt`, enough of them
+        hold a share of it, and ours opens, if it dealt us one. Who masked for it may lie about it."""
         statement, shares = self._statement(dropout, SecureStage.SHARES), self._shares_of(dropout)
         if statement is None or shares is None or statement.digest != dealt:
             return False
