@@ -22,6 +22,7 @@ from dataclasses import replace
 
 import torch
 
+from p2ptrain.privacy.base import Release
 from p2ptrain.saved.tensor_file import Storable
 from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.metrics import Measures
@@ -146,9 +147,13 @@ class LogitsTrainer(Learner):
             self.own.load_vector(self._public_steps.vector())
         return loss
 
-    def ask_ahead(self, steps: int) -> None:
+    def ask_ahead(self, steps: int) -> bool:
         """As `Trainer.ask_ahead`, for own steps: public ones release nothing of own data."""
-        self.own.ask_ahead(steps)
+        return self.own.ask_ahead(steps)
+
+    def release_of(self, steps: int) -> Release | None:
+        """Return what own steps of a round will release; None where nothing is protected."""
+        return self.own.release_of(steps)
 
     def end_round(self) -> None:
         """As `Trainer.end_round`."""

@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from node.training.inner_loop import InnerLoop, Phase
-from p2ptrain import tasks
+from p2ptrain import privacy, tasks
+from p2ptrain.privacy.base import BudgetSpentError, Release
 from p2ptrain.tasks import Shard
 from p2ptrain.training import TrainConfig, Trainer
+from p2ptrain.training.logits_trainer import LogitsTrainer
+from p2ptrain.training.private_training import PrivateTraining
 
 T = TypeVar("T")
 
@@ -140,3 +143,27 @@ def test_it_counts_how_often_another_model_took_its_place(trainer: Trainer) -> N
     loop.forget_corrections()
     assert loop.adoptions == 2
     assert loop.waiting == 1
+
+
+@pytest.mark.parametrize("shares", ["parameters", "logits"])
+def test_a_private_round_is_asked_for_before_its_first_step_and_not_begun_where_it_is_refused(shares: str) -> None:
+    releases: list[Release] = []
+
+    def spend(release: Release) -> None:
+        if len(releases) == 2:
+            raise BudgetSpentError("two rounds are all")
+        releases.append(release)
+
+    protection = PrivateTraining(privatizer=privacy.get("example", noise=1.0, clip=1.0), spend=spend)
+    config = TrainConfig(rounds=4, inner_steps=10, batch_size=4, threads=1, shares=shares)
+    own = Trainer(tasks.get("digits", public=20), config, Shard(), privacy=protection)
+    loop = InnerLoop(LogitsTrainer(own) if shares == "logits" else own)
+    steps = []
+    for _ in range(3):
+        work = loop.phase(enough=lambda done: done >= 10, keep_state=lambda: False, planned=10)
+        with pytest.raises(StopIteration) as end:
+            while True:
+                next(work)
+        steps.append(0 if end.value.value is None else end.value.value.steps)
+    assert steps == [10, 10, 0]
+    assert [release.count for release in releases] == [10, 10]
