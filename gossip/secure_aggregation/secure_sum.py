@@ -205,6 +205,8 @@ class SecureSumming:
         self._forwarded: set[tuple[int, int, SecureStage]] = set()
         self._channels: dict[int, bytes] = {}
         """What X25519 makes of our channel key and each member's."""
+        self._opens: dict[int, bool] = {}
+        """Whether what a dealer sealed for us opens. It is asked with each proposal, and never changes."""
         self._view: dict[int, Digest] = {}
         """What we have of those for whom our vector is masked: the digests of the shares that they dealt."""
         self._own: bytes | BlobSource | None = None
@@ -490,12 +492,13 @@ class SecureSumming:
         shares = self._shares_of(dealer)
         if shares is None or shares.of(self._me) is None:
             return False
-        keys = {secret: self._share_key(dealer, secret) for secret in Secret}
-        if any(self._share_of(dealer, secret, self._me, key) is None for secret, key in keys.items()):
-            if self._once(("sealed", dealer)):
+        if dealer not in self._opens:
+            keys = {secret: self._share_key(dealer, secret) for secret in Secret}
+            shares_told = [self._share_of(dealer, secret, self._me, key) for secret, key in keys.items()]
+            self._opens[dealer] = None not in shares_told
+            if not self._opens[dealer]:
                 self._blame(dealer, RemoteError(Reason.FORGED, "shares that are sealed under another key"))
-            return False
-        return True
+        return self._opens[dealer]
 
     def _masks_with(self, place: int, dealt: int) -> bool:
         """Whether a member dealt shares to us, and to so many that its key can be found if it leaves: itself does not
