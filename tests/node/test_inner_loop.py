@@ -155,7 +155,7 @@ def test_a_private_round_is_asked_for_before_its_first_step_and_not_begun_where_
         releases.append(release)
 
     protection = PrivateTraining(privatizer=privacy.get("example", noise=1.0, clip=1.0), spend=spend)
-    config = TrainConfig(rounds=4, inner_steps=10, batch_size=4, threads=1, shares=shares)
+    config = TrainConfig(rounds=4, inner_steps=10, batch_size=4, threads=1, shares=shares)  # type: ignore[arg-type]
     own = Trainer(tasks.get("digits", public=20), config, Shard(), privacy=protection)
     loop = InnerLoop(LogitsTrainer(own) if shares == "logits" else own)
     assert [run(loop, 10, planned=10).steps for _ in range(2)] == [10, 10]
