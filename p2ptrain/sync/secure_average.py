@@ -254,12 +254,17 @@ def _check(settings: SecureSettings, config: SyncConfig) -> None:
 
 
 def _check_members(settings: SecureSettings, config: SyncConfig) -> None:
-    """ValueError, with the table, where f liars, each in a group of its own, are more than the rule over groups
-    stands."""
+    """ValueError where f liars, each in a group of its own, are more than the rule over groups stands; with the table,
+    where more members would do."""
     if not config.f:
         return
-    cut = CUTS[settings.cut]
-    means = aggregate.get(config.aggregator, f=config.f, **config.rule_options()).minimum()
+    cut, rule = CUTS[settings.cut], aggregate.get(config.aggregator, f=config.f, **config.rule_options())
+    if not rule.breakdown:  # the default, a mean, would let each of them in
+        raise ValueError(
+            f"{config.strategy} with f = {config.f}: {config.aggregator} of the groups' means withstands no liar: "
+            "set aggregator to nnm+trimmed_mean, or f to 0"
+        )
+    means = rule.minimum()
     least = cut.fewest(means, settings.group)
     if settings.members < least:
         has = f"the run has {settings.members}" if settings.members else "members says nothing"

@@ -236,6 +236,8 @@ def test_groups_are_drawn_anew_and_never_below_their_size() -> None:
             {"f": 2, "aggregator": "trimmed_mean", "members": 28, "cut": "bisection"},
             r"needs 29 members.* a trimmed mean needs: f = 0 4, f = 1 15, f = 2 29; with 2 f \+ 1 groups of 4, 29",
         ),
+        ({"f": 1, "members": 40}, "f = 1: mean of the groups' means withstands no liar: set aggregator to nnm"),
+        ({"f": 2, "members": 40, "aggregator": "nnm+mean"}, "nnm.mean of the groups' means withstands no liar"),
         ({"cut": "halves"}, "cut must be even or bisection, not halves"),
         ({"outer": "delayed_nesterov"}, "counts its rounds"),
         ({"gamma": 0.5}, "it has no gamma"),
