@@ -79,6 +79,11 @@ def _covered_by_sums(config: Config) -> list[Disclosure]:
         ),
         Disclosure("share of values that were cut", Coverage.UNCOVERED, "in metrics and events of this node"),
         Disclosure(
+            "distance of the own move from the mean (consensus distance)",
+            Coverage.UNCOVERED,
+            "in metrics and events of this node: the own move has one share of the noise, and not the sum's",
+        ),
+        Disclosure(
             f"what {config.sync.aggregator} and {config.sync.outer} make of the sums",
             Coverage.COVERED,
             "no data of this node go into them otherwise",

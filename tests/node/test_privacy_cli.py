@@ -182,4 +182,9 @@ def test_what_is_told_follows_the_settings() -> None:
         covered(privacy={"privatizer": "example"}, visits={"listen": "127.0.0.1:8443"})["visitors' data"]
         is Coverage.UNCOVERED
     )
+    sums = {"strategy": "secure_average", "clipping_range": 1.0, "sum_noise": 0.5, "sum_clip": 0.2}
+    of_sums = covered(privacy={"privatizer": "secure_update", "noise": 0.5, "clip": 0.2}, sync=sums)
+    distance = "distance of the own move from the mean (consensus distance)"
+    assert of_sums[distance] is Coverage.UNCOVERED, "it is computed from less noise than is counted"
+    assert distance not in example
     assert len(covered()) == 1
