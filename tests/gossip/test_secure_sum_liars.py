@@ -38,6 +38,7 @@ from gossip.core.secure_statements import (
     parse_secure,
 )
 from gossip.secure_aggregation.masks import public_key
+from gossip.secure_aggregation.survivors import agreement
 from gossip.updates.hash_chain import EquivocationError
 
 STAGES = list(SecureStage)
@@ -375,3 +376,72 @@ def test_who_masked_for_one_that_the_others_have_not_heard_shows_them_its_shares
         assert result is not None, outcomes[place].failure
         assert result.whole
         assert group.members[2] in result.survivors
+
+
+def to_few(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    """Shares for three of the others alone."""
+    body = body_of(said)
+    assert isinstance(body, SharesBody)
+    few = sorted(body.holders)[:3]
+    sealed = b"".join(body.of(place) or b"" for place in few)
+    return [replace(said, body=SharesBody(holders=frozenset(few), sealed=sealed).encode())]
+
+
+@pytest.mark.parametrize("deals", [spoilt_shares, to_few])
+def test_who_says_that_it_masked_for_one_whose_key_nobody_can_find_is_left_out(deals):
+    """Its accomplice dealt what does not open, or to too few, and left: honest members do not mask for that one."""
+    dealt: list[Digest] = []
+
+    def accomplice(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+        if said.seq != SecureStage.SHARES:
+            return [said] if said.seq == SecureStage.KEYS else []
+        changed = deals(said, to, rng)
+        dealt.append(parse_secure(seal(key(5), SCOPE, changed[0])).digest)
+        return changed
+
+    def with_accomplice(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+        body = body_of(said)
+        assert isinstance(body, ViewBody)
+        return [replace(said, body=ViewBody(view={**body.view, 4: dealt[0]}).encode())]
+
+    group = group_of(7, owners=2)
+    lies: dict[int, Lie] = {2: at(SecureStage.MASKED, with_accomplice), 4: accomplice}
+    played = Sum(group, inputs_of(group), seed=23, lies=lies)
+    outcomes = played.play()
+    check(played, outcomes)
+    for place in (0, 1, 3, 5, 6):
+        result = outcomes[place].result
+        assert result is not None, outcomes[place].failure
+        assert result.whole
+        assert result.survivors == tuple(group.members[each] for each in (0, 1, 3, 5, 6))
+
+
+def test_nobody_signs_survivors_of_whom_one_masked_for_one_that_was_never_there():
+    """The liar is the first to propose, and has itself among them."""
+    group = next(
+        each
+        for each in (group_of(7, owners=2, round=round) for round in range(100))
+        if Sum(each, inputs_of(each)).members[0]._turn_of[2] == 0
+    )
+    masked: list[Digest] = []
+
+    def proposes_itself(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+        if said.seq == SecureStage.MASKED:
+            changed = with_nobody(said, to, rng)
+            masked.append(parse_secure(seal(key(3), SCOPE, changed[0])).digest)
+            return changed
+        if said.seq != SecureStage.HELD:
+            return [said] if said.seq < SecureStage.HELD else []
+        survivors = frozenset({0, 1, 2, 3, 5, 6})
+        vectors = {**played.members[2]._vector_digests(), 2: masked[0]}
+        body = AgreedBody(survivors=survivors).encode()
+        payload = agreement(group.name, survivors, vectors)
+        return [said, replace(said, seq=SecureStage.AGREED, body=body, payload=payload)]
+
+    played = Sum(group, inputs_of(group), seed=24, lies={2: proposes_itself, 4: silent})
+    outcomes = played.play()
+    check(played, outcomes)
+    for place in (0, 1, 3, 5, 6):
+        result = outcomes[place].result
+        assert result is not None, outcomes[place].failure
+        assert result.survivors == tuple(group.members[each] for each in (0, 1, 3, 5, 6))
