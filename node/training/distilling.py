@@ -3,6 +3,7 @@
 The folder is a node's, with one checkpoint: `evaluate`, `generate` and `export` take it like any other.
 """
 
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -95,6 +96,10 @@ def student_of(runs: Sequence[Path], wishes: Wishes) -> Student:
     teacher.to(trainer.device)
     held_out = task.eval_batches(config.train.eval_examples)
     taught.check(trainer.model, trainer.machine.take(held_out[0]))
+    teacher_loss = _loss(task, teacher, [trainer.machine.take(batch) for batch in held_out])
+    if not math.isfinite(teacher_loss):  # no step that asks it could be taken
+        message = f"the teacher's held-out loss is {teacher_loss}: its training diverged"
+        raise RunError(message, "give another run's folder")
     return Student(
         trainer=trainer,
         config=config,
@@ -103,14 +108,13 @@ def student_of(runs: Sequence[Path], wishes: Wishes) -> Student:
         metric=task.metric,
         teachers=len(teachers),
         teacher_parameters=sum(each.numel() for each in teachers[0].parameters()),
-        teacher_loss=_loss(task, teacher, [trainer.machine.take(batch) for batch in held_out]),
+        teacher_loss=teacher_loss,
         before=trainer.evaluate(),
     )
 
 
 def teach(student: Student, *, stopped: Callable[[], bool], tell: Callable[[str], None]) -> int:
-    """Take the student's steps, until all are taken or `stopped`; return how many were. Raises RunError where its
-    training diverges."""
+    """Take the student's steps, until all are taken or `stopped`; return how many were."""
     steps = student.steps
     every = max(1, steps // TOLD_TIMES)
     for step in range(steps):
@@ -124,11 +128,14 @@ def teach(student: Student, *, stopped: Callable[[], bool], tell: Callable[[str]
 
 def write_student(student: Student, out: Path, steps: int) -> float:
     """Write the student's folder `out`, which must not be there, whole or not at all; return its held-out loss. Raises
-    RunError where its model is not finite, or the disk does not take it."""
+    RunError where its model or that loss is not finite, or the disk does not take it."""
     state = student.trainer.state_dict()
     if not all_finite(state["parameters"]):
         raise RunError("the student's training diverged: nothing is written", "give a lower --learning-rate")
     loss, layout = student.trainer.evaluate(), student.trainer.layout()
+    if not math.isfinite(loss):  # steps without a finite loss are skipped: the parameters are finite, and far too large
+        message = f"the student's training diverged: its held-out loss is {loss}, and nothing is written"
+        raise RunError(message, "give a lower --learning-rate")
     meta = {
         "config": student.config.model_dump(mode="json"),
         "model": None if layout is None else layout.to_meta(),

@@ -232,3 +232,29 @@ def test_8_bits_are_for_a_graph_alone(run: Path, tmp_path: Path, capsys: pytest.
     code, _, err = said(capsys, "export", run, "--int8", "--out", tmp_path / "model.safetensors")
     assert code == 2
     assert "--int8 is for --to onnx" in err
+
+
+def test_a_student_whose_training_diverged_is_not_written(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "student"
+    code, said_, err = said(capsys, "distill", run, "--out", out, "--steps", 8, "--learning-rate", "1e30")
+    assert (code, said_) == (1, "")
+    assert "the student's training diverged: its held-out loss is nan, and nothing is written" in err
+    assert not out.exists()
+
+
+def test_a_teacher_that_says_no_numbers_teaches_nobody(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its parameters are finite, and too large to compute with."""
+    found = models_of(run / "node-0").models[0]
+    tensors = {**found.tensors, "trainer.parameters": torch.full_like(found.vector_d, 1e30)}
+    broken = tmp_path / "broken"
+    CheckpointStore(broken / "checkpoint").save(Checkpoint(round=4, meta=found.meta, tensors=tensors))
+    (broken / "events.jsonl").touch()
+    out = tmp_path / "student"
+    code, said_, err = said(capsys, "distill", broken, "--out", out, "--steps", 4)
+    assert (code, said_) == (1, "")
+    assert "the teacher's held-out loss is nan" in err
+    assert not out.exists()
