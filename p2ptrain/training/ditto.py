@@ -11,7 +11,7 @@ are taken within the node's own steps, so that what measures these has counted t
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,7 +19,7 @@ import torch
 
 from p2ptrain.drift.fedprox import FedProx
 from p2ptrain.inner.inner_state import Wanted
-from p2ptrain.tasks.base import OWN_SHARD, Shard, Task
+from p2ptrain.tasks.base import OWN_SHARD, Batch, Shard, Task
 from p2ptrain.tasks.metrics import Measures
 from p2ptrain.training.model import shell_of
 from p2ptrain.training.train_config import TrainConfig
@@ -81,6 +81,8 @@ class DittoTrainer(Trainer):
         """Trains v: its shared parameters, and local ones of its own."""
         self._snapshot_d: torch.Tensor | None = None
         """The model whose correction comes next (d,); None: it has come."""
+        self._has_begun = False
+        """Whether v has taken a step, or goes on from its own state: then no other model takes its place."""
         self._begin_personal()
 
     @property
@@ -94,6 +96,7 @@ class DittoTrainer(Trainer):
         number = self.global_step
         loss = super().step(schedule_step, rate_factor=rate_factor)
         if self._training.is_due(number):
+            self._has_begun = True
             self.personal.step(number if schedule_step is None else schedule_step, rate_factor=rate_factor)
         return loss
 
@@ -111,10 +114,21 @@ class DittoTrainer(Trainer):
         self._anchor_d.add_(self.flat.taken(correction_d))
 
     def load_vector(self, x_d: torch.Tensor) -> None:
-        """As `Trainer.load_vector`: `x_d` (d,) is the anchor. v stays where it is: it is the node's own."""
+        """As `Trainer.load_vector`: `x_d` (d,) is the anchor. A newcomer's v begins there; any other stays where it is:
+        it is the node's own."""
         super().load_vector(x_d)
         self._snapshot_d = None
-        self._hold_at(self.flat.taken(x_d))
+        if self._has_begun:
+            self._hold_at(self.flat.taken(x_d))
+        else:
+            self._begin_personal()
+
+    def train_local(self, batches: Iterable[Batch], rate: float) -> float:
+        """As `Trainer.train_local`. A newcomer's v begins with what it leaves."""
+        loss = super().train_local(batches, rate)
+        if not self._has_begun:
+            self._begin_personal()
+        return loss
 
     def measure(self, x_d: torch.Tensor | None = None) -> Measures:
         """As `Trainer.measure`, with the loss of v. Safe beside `step`."""
@@ -145,6 +159,7 @@ class DittoTrainer(Trainer):
             self.personal.load_state_dict(own)
         else:
             self._begin_personal()
+        self._has_begun = bool(own)
 
     def park(self) -> int:
         """As `Trainer.park`, of both models."""

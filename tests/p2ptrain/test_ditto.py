@@ -207,3 +207,28 @@ def test_a_correction_that_was_under_way_is_not_added_to_another_anchor():
     anchor_d = it.personal.drift.buffers["anchor"].clone()
     it.correct(torch.full((it.numel,), 0.25))
     torch.testing.assert_close(it.personal.drift.buffers["anchor"], anchor_d + 0.25)
+
+
+@pytest.mark.parametrize("local", [(), ("6.*",)])
+def test_a_newcomers_begins_at_the_model_that_it_has_joined_with(local):
+    it = ditto(local=local)
+    batch = it.task.train_batch(0, seed=0, shard=SHARD, size=16)
+    x_d = torch.linspace(-0.1, 0.1, it.numel)
+    it.load_vector(x_d)
+    if local:
+        it.train_local([batch] * 3, 0.01)
+        assert torch.equal(it.personal.local.vector(), it.local.vector()), "as the warm-up has left them"
+    assert torch.equal(it.personal.vector(), x_d)
+    it.step()
+    v_d = it.personal.vector()
+    assert not torch.equal(v_d, x_d)
+    it.load_vector(torch.zeros(it.numel))  # it was away, and takes the swarm's model
+    assert torch.equal(it.personal.vector(), v_d), "it is the node's own from its first step on"
+
+
+def test_one_that_went_on_is_no_newcomers():
+    one, other = ditto(), ditto()
+    one.step()
+    other.load_state_dict(one.state_dict())
+    other.load_vector(torch.zeros(other.numel))
+    assert torch.equal(other.personal.vector(), one.personal.vector())
