@@ -31,7 +31,7 @@ class ShiftWatch:
         self._streams = {name: SignalStream(make, rises=name == "predictions") for name in signals}
         self._distance = MomentDistance()
         self.kept_d: torch.Tensor | None = None
-        """The kept model, fp32 (d,); None: the rounds before it is kept are not over."""
+        """The kept model with its local parameters, fp32; None: the rounds before it is kept are not over."""
         self._age = 0
         self.shifts = 0
         """How many shifts were noticed."""

@@ -23,7 +23,7 @@ from node.training.neighbours_predictions import divergence_of
 from node.training.node import Node
 from p2ptrain.protocols import implements
 from p2ptrain.sync.base import RoundResult
-from p2ptrain.training import Learner
+from p2ptrain.training import Learner, Trainer
 from p2ptrain.training.base import LooksAtData
 from p2ptrain.training.data_looks import DataLook
 
@@ -85,7 +85,7 @@ def resume_shifts(node: Node, meta: Mapping[str, Any], kept_d: torch.Tensor | No
     if node.shifts is None or META not in meta:
         return
     try:
-        if kept_d is not None and kept_d.shape != (node.inner.trainer.numel,):
+        if kept_d is not None and kept_d.shape != (_kept_numel(node.inner.trainer),):
             raise ValueError("the kept model is of another size")
         node.shifts.load(meta[META], kept_d)
         node.state.shift_factor = node.shifts.rate_factor(round)
@@ -134,16 +134,23 @@ async def watch_shift(node: Node, phase: Phase, result: RoundResult) -> None:
 async def _shifted_by(node: Node, shifts: Shifts, phase: Phase, result: RoundResult) -> list[str]:
     """Return the signals by which own data have shifted in the round that was closed."""
     watch, trainer = shifts.watch, node.inner.trainer
-    if not watch.settled(lambda: _closed_model(phase, result).clone()):
+    if not implements(trainer, LooksAtData):
+        return []
+    if not await node.executor.offload(lambda: watch.settled(lambda: trainer.kept(_closed_model(phase, result)))):
         return []
     kept_d, look, divergence = watch.kept_d, None, None
     assert kept_d is not None, "`settled` keeps it"
-    if shifts.settings.reads_own_data and implements(trainer, LooksAtData):
+    if shifts.settings.reads_own_data:
         look = await _look(node, trainer, kept_d, phase.end_step, shifts.settings.examples)
     if "predictions" in watch.signals:
         model_d = await node.executor.offload(lambda: _closed_model(phase, result))
         divergence = await divergence_of(node, model_d)
     return watch.add(look, divergence)
+
+
+def _kept_numel(trainer: Learner) -> int:
+    """Return the length of a kept model: local parameters are kept with the shared ones."""
+    return trainer.trained_numel if isinstance(trainer, Trainer) else trainer.numel
 
 
 async def _look(node: Node, trainer: LooksAtData, kept_d: torch.Tensor, end_step: int, examples: int) -> DataLook:

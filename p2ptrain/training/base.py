@@ -201,9 +201,13 @@ class ProtectsData(Protocol):
 class LooksAtData(Learner, Protocol):
     """A learner that tells how a model does on its own data, and what their inputs are like, for shift detectors."""
 
+    def kept(self, x_d: torch.Tensor) -> torch.Tensor:
+        """Return a copy of the model `x_d` (d,), on the CPU, whose looks no later step changes: with local parameters
+        as they are now, where there are any. It may wait for a step."""
+
     def look_at_own(self, x_d: torch.Tensor, step: int, *, examples: int) -> DataLook:
-        """Return what the model `x_d` (d,) and the inputs say of so many examples of own data, as they are at `step`.
-        Safe beside steps."""
+        """Return what the model `x_d`, (d,) or a `kept` one, and the inputs say of so many examples of own data, as
+        they are at `step`. Safe beside steps."""
 
     def look_at_held_out(self, x_d: torch.Tensor, *, examples: int) -> DataLook:
         """Return the same of held-out examples, which all nodes have alike. Safe beside steps."""

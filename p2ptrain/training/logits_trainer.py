@@ -200,6 +200,10 @@ class LogitsTrainer(Learner):
         prediction. None without others."""
         return kl_of_mean(map(self._log_probabilities, others), self._log_probabilities(own_d))
 
+    def kept(self, x_d: torch.Tensor) -> torch.Tensor:
+        """Return a copy of `x_d`: what is looked at is the live model all the same."""
+        return x_d.clone()
+
     def look_at_own(self, x_d: torch.Tensor, step: int, *, examples: int) -> DataLook:
         """Return what the live model and the inputs say of own data. Safe beside steps."""
         return self.own.look_at_own(self.own.vector(), step, examples=examples)

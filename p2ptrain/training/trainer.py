@@ -492,9 +492,15 @@ class Trainer(Learner):
             batch = self.task.train_batch(round, seed=self.data_seed ^ JUDGED, shard=self.shard, size=size)
         return self._evaluator.loss(x_d, [batch])
 
+    def kept(self, x_d: torch.Tensor) -> torch.Tensor:
+        """Return a copy of `x_d` (d,) followed by the local parameters as they are now, (d + l,) on the CPU: a model
+        for `look_at_own` that no step moves. It waits for a step that is under way."""
+        with self._live:
+            return x_d.clone() if self.local is None else torch.cat([x_d, self.local.vector()])
+
     def look_at_own(self, x_d: torch.Tensor, step: int, *, examples: int) -> DataLook:
-        """Return what the model `x_d` (d,) and the inputs say of so many examples of own data, as they are at `step`.
-        Safe beside `step`."""
+        """Return what the model `x_d`, (d,) or a `kept` one, and the inputs say of so many examples of own data, as
+        they are at `step`. Safe beside `step`."""
         with calling(self.task, "train_batch"):
             batch = fresh_batch(self.task, step, seed=self.data_seed, shard=self.shard, examples=examples)
         return look_at([batch], partial(self._evaluator.losses, x_d))
@@ -790,9 +796,12 @@ class Trainer(Learner):
         take_up_untrained(self.model, values, self._shared)
 
     def _bind(self, x_d: torch.Tensor, shell: nn.Module) -> nn.Module:
-        """`shell` with `x_d` (d,) as its shared parameters, and copies of the local ones as they are now."""
+        """`shell` with `x_d` (d,) as its shared parameters, and copies of the local ones as they are now; of a `kept`
+        model with its own."""
         if self.local is None:
             return bind_parameters(x_d, shell)
+        if x_d.shape == (self.trained_numel,):
+            return self.local.bind(x_d[: self.numel], x_d[self.numel :], shell)
         with self._live:
             local_l = self.local.vector()
         return self.local.bind(x_d, local_l, shell)

@@ -40,3 +40,18 @@ def test_a_look_touches_nothing_and_is_the_same_again() -> None:
     assert len(one.losses_n) == len(held_out.losses_n) == PIECES
     assert abs(one.loss - 2.3) < 0.5
     assert held_out.moments_k.shape == (FEATURES,)
+
+
+def test_a_kept_model_has_the_local_parameters_of_its_round() -> None:
+    """They are trained on, and its loss must not move with them."""
+    trainer = Trainer(Digits(), TrainConfig(batch_size=16, threads=1, local=("6.*",)), Shard(index=1, count=4))
+    for _ in range(5):
+        trainer.step()
+    kept_d = trainer.kept(trainer.vector())
+    assert kept_d.shape == (trainer.trained_numel,)
+    before = trainer.look_at_own(kept_d, 5, examples=64)
+    for _ in range(20):
+        trainer.step()
+    assert torch.equal(trainer.look_at_own(kept_d, 5, examples=64).losses_n, before.losses_n)
+    whole = Trainer(Digits(), TrainConfig(batch_size=16, threads=1), Shard(index=1, count=4))
+    assert torch.equal(whole.kept(whole.vector()), whole.vector())

@@ -79,9 +79,11 @@ def test_two_of_five_that_lie_make_no_shift_everywhere_and_three_of_five_do(tmp_
 
 
 @pytest.mark.thorough
-def test_a_node_that_was_stopped_notices_as_if_it_had_not_been(tmp_path: Path) -> None:
+@pytest.mark.parametrize("local", [(), ("6.*",)])
+def test_a_node_that_was_stopped_notices_as_if_it_had_not_been(tmp_path: Path, local: tuple[str, ...]) -> None:
     async def main(members: Swarm) -> Member:
         whole = _sections(0, [0])
+        whole["train"]["local"] = local
         before = await members.start("n0", **{**whole, "node": {**whole["node"], "checkpoint_every": 1}})
         while before.node.state.round < AT_ROUND - 3:  # noqa: ASYNC110  # of another's state
             await trio.sleep(0.01)
