@@ -26,8 +26,9 @@ class MomentDistance:
 
     def add(self, moments_nk: torch.Tensor) -> float | None:
         """Take the moments of a round's pieces, fp64 (n, k); return the distance of their mean, None while it is not
-        known what is usual, and without moments."""
-        if not moments_nk.shape[1]:
+        known what is usual. None, too, without moments, of one piece alone, and of what is not finite: nothing is
+        learned of these."""
+        if not moments_nk.shape[1] or len(moments_nk) < 2 or not bool(moments_nk.isfinite().all()):
             return None
         mean_k = moments_nk.mean(0)
         if len(self._means) < ROUNDS:

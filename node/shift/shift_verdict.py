@@ -16,7 +16,8 @@ class ShiftVerdict:
         self._window = window
         self.claim: int | None = None
         """The round of this node's newest own shift, while it counts; None: there is none."""
-        self._everywhere_at: int | None = None
+        self.everywhere_at: int | None = None
+        """The round in which the newest shift everywhere was told."""
 
     def note_own(self, round: int) -> None:
         """Note that the own detector has alarmed in this round."""
@@ -31,10 +32,10 @@ class ShiftVerdict:
         how many are here, this node included."""
         if self.claim is not None and round - self.claim > self._window:
             self.claim = None
-        if self._everywhere_at is not None and round - self._everywhere_at <= self._window:
+        if self.everywhere_at is not None and round - self.everywhere_at <= self._window:
             return False
         said = len(self.supporters(round, claims))
         if not said or 2 * (said + (self.claim is not None)) <= members:
             return False
-        self._everywhere_at = round
+        self.everywhere_at = round
         return True

@@ -44,19 +44,21 @@ class Shifts:
 
     def rate_factor(self, round: int) -> float:
         """Return by what the learning rate is multiplied in this round."""
-        return self.settings.rate_factor if round < self.rate_until else 1.0
+        raises = self.settings.action == "learning_rate"  # it may have been asked for before a restart alone
+        return self.settings.rate_factor if raises and round < self.rate_until else 1.0
 
     def state(self) -> dict[str, Any]:
         """Return everything but the kept model, as JSON."""
-        return {**self.watch.state(), "claim": self.verdict.claim, "rate_until": self.rate_until}
+        told = {"claim": self.verdict.claim, "everywhere": self.verdict.everywhere_at}
+        return {**self.watch.state(), **told, "rate_until": self.rate_until}
 
     def load(self, state: Mapping[str, Any], kept_d: torch.Tensor | None) -> None:
         """Take up `state`. Raises ValueError for what is none."""
         self.watch.load(state, kept_d)
-        claim, rate_until = state.get("claim"), state.get("rate_until")
-        if type(rate_until) is not int or not (claim is None or type(claim) is int):
+        claim, everywhere_at, rate_until = (state.get(name) for name in ("claim", "everywhere", "rate_until"))
+        if type(rate_until) is not int or not all(it is None or type(it) is int for it in (claim, everywhere_at)):
             raise ValueError("the state of shift detectors is none")
-        self.verdict.claim, self.rate_until = claim, rate_until
+        self.verdict.claim, self.verdict.everywhere_at, self.rate_until = claim, everywhere_at, rate_until
 
     def forget(self) -> None:
         """Learn anew what is usual."""

@@ -143,6 +143,30 @@ def test_a_restarted_node_goes_on_with_the_learning_rate_that_it_had(round_: int
     assert node.state.shift_factor == factor
 
 
+def test_a_restarted_node_that_is_only_to_tell_raises_no_learning_rate() -> None:
+    pytest.importorskip("river")
+    before = Shifts(ShiftConfig(detector="page_hinkley", action="learning_rate"))
+    after = Shifts(ShiftConfig(detector="page_hinkley"))
+    before.rate_until = 15
+    node = SimpleNamespace(shifts=after, state=SimpleNamespace(shift_factor=1.0))
+    resume_shifts(cast(Node, node), {"shift": before.state()}, None, 13)
+    assert node.state.shift_factor == 1.0
+
+
+def test_a_restarted_node_does_not_tell_the_same_shift_everywhere_again() -> None:
+    pytest.importorskip("river")
+    before, after = (Shifts(ShiftConfig(detector="page_hinkley")) for _ in range(2))
+    before.verdict.note_own(30)
+    assert before.verdict.is_everywhere(31, {"a": 30}, 3)
+    after.load(json.loads(json.dumps(before.state())), None)
+    assert not after.verdict.is_everywhere(33, {"a": 30}, 3)
+    older = {name: value for name, value in before.state().items() if name != "everywhere"}
+    after.load(older, None)
+    assert after.verdict.is_everywhere(33, {"a": 30}, 3), "as a state of an earlier release leaves it"
+    with pytest.raises(ValueError, match="none"):
+        after.load({**before.state(), "everywhere": "x"}, None)
+
+
 def test_a_divergence_that_falls_is_no_shift() -> None:
     it = SignalStream(Beyond, rises=True)
     for number in range(REFERENCE):
@@ -175,6 +199,34 @@ def test_moments_that_no_chance_explains_are_far() -> None:
     assert far is not None
     assert far > 10
     assert it.add(torch.empty(PIECES, 0, dtype=torch.float64)) is None
+
+
+def test_one_batch_with_what_is_no_number_does_not_end_the_watch_of_moments() -> None:
+    rng, it = random.Random(7), MomentDistance()
+    broken = look(rng).moments_nk.clone()
+    broken[0, 0] = math.nan
+    assert it.add(broken) is None
+    assert it.add(torch.full((PIECES, K), math.inf, dtype=torch.float64)) is None
+    assert it.add(look(rng).moments_nk[:1]) is None, "one piece does not tell how far chance goes"
+    for _ in range(ROUNDS):
+        assert it.add(look(rng).moments_nk) is None
+    assert it.add(broken) is None
+    found = it.add(look(rng).moments_nk)
+    assert found is not None
+    assert 0.2 < found < 5
+    MomentDistance().load(it.state())
+
+
+def test_losses_that_are_all_alike_but_for_rounding_make_no_newcomer_different() -> None:
+    """As of a model whose last layer is still zeros."""
+    rng = random.Random(8)
+    moments_nk = look(rng).moments_nk
+    own, held_out = (
+        DataLook(losses_n=torch.full((PIECES,), value, dtype=torch.float64), moments_nk=moments_nk)
+        for value in (math.log(10), math.log(10) * (1 + 1e-7))
+    )
+    assert differs(own, held_out) == []
+    assert differs(own, look(rng, loss=9.0, moment=0.0)) == ["loss"]
 
 
 def test_a_newcomers_data_are_compared_by_both_and_chance_is_no_difference() -> None:
