@@ -130,7 +130,7 @@ def _split(task: Task, saved: SavedModel, batches: Sequence[Batch]) -> TestSplit
     for batch in batches:
         pair = pair_of(batch)
         if pair is not None and not pair[1].is_floating_point():
-            labels, numbers = torch.unique(pair[1], return_counts=True)
+            labels, numbers = torch.unique(pair[1][pair[1] >= 0], return_counts=True)
             for label, number in zip(labels.tolist(), numbers.tolist(), strict=True):
                 counts[label] = counts.get(label, 0) + number
     return TestSplit(
@@ -168,8 +168,9 @@ def _measured(task: Task, module: nn.Module, split: TestSplit) -> tuple[float | 
             outputs = module(pair[0])
             logits = getattr(outputs, "logits", outputs)
             if are_logits(logits, pair[1]):
-                right += int((logits.argmax(-1) == pair[1]).sum())
-                predicted += pair[1].numel()
+                counted = pair[1] >= 0  # others stand for predictions that do not count
+                right += int((logits.argmax(-1) == pair[1])[counted].sum())
+                predicted += int(counted.sum())
     return total / max(1, split.predictions), right / predicted if predicted else None
 
 
