@@ -5,6 +5,7 @@ splits that the task names by shard. Nothing of it was ever sent. Where the data
 classes, and what a model would do with these is not to be seen in it: the table of the splits says so.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ class CrossSite:
     metric: str
     splits: Sequence[TestSplit]
     losses: Mapping[str, Sequence[Sequence[float | None]]]
-    """By kind of model; None: the split is empty."""
+    """By kind of model; None: the split is empty, or the loss is not finite."""
     accuracies: Mapping[str, Sequence[Sequence[float | None]]]
     """The same, as shares; no kind where the model gives no logits."""
     round: int
@@ -157,7 +158,7 @@ def _modules(saved: SavedModel, model: LoadedModel) -> list[tuple[str, nn.Module
 
 @torch.no_grad()
 def _measured(task: Task, module: nn.Module, split: TestSplit) -> tuple[float | None, float | None]:
-    """The mean loss, and the share of targets that have the largest logit."""
+    """The mean loss, where it is finite, and the share of targets that have the largest logit."""
     if not split.batches:
         return None, None
     total, right, predicted = 0.0, 0, 0
@@ -171,7 +172,8 @@ def _measured(task: Task, module: nn.Module, split: TestSplit) -> tuple[float | 
                 counted = pair[1] >= 0  # others stand for predictions that do not count
                 right += int((logits.argmax(-1) == pair[1])[counted].sum())
                 predicted += int(counted.sum())
-    return total / max(1, split.predictions), right / predicted if predicted else None
+    loss = total / max(1, split.predictions)
+    return loss if math.isfinite(loss) else None, right / predicted if predicted else None
 
 
 def cross_site_section(found: CrossSite, *, run: str = "", number: int = 0) -> Section:

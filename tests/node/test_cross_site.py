@@ -1,13 +1,16 @@
 """The cross-site table, from folders as nodes leave them."""
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 from half_counted_digits import NOT_COUNTED, create
 
 from node.config.schema import load
 from node.reporting.cross_site import OWN_MODEL, cross_site
 from node.training.checkpoint import Checkpoint, CheckpointStore
+from p2ptrain.saved.models import models_of
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer
 
@@ -42,3 +45,16 @@ def test_predictions_that_do_not_count_are_no_wrong_ones_and_no_class(tmp_path: 
             there += int(counted.sum())
         assert found.accuracies[OWN_MODEL][place][place] == pytest.approx(right / there)
         assert right / there > 0.6
+
+
+def test_a_loss_that_is_no_number_is_none_in_json(tmp_path: Path) -> None:
+    """Of parameters that are finite, and too large to compute with."""
+    for index in range(2):
+        left(tmp_path / f"n{index}", index)
+    found = models_of(tmp_path, "n1").models[0]
+    tensors = {"trainer.parameters": torch.full_like(found.vector_d, 1e30)}
+    CheckpointStore(tmp_path / "n1" / "checkpoint").save(Checkpoint(round=4, meta=found.meta, tensors=tensors))
+    told = cross_site(tmp_path).as_json()
+    json.dumps(told, allow_nan=False)
+    assert told["losses"][OWN_MODEL][1] == [None, None]
+    assert None not in told["losses"][OWN_MODEL][0]
