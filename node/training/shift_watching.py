@@ -19,7 +19,7 @@ from node.shift.shift_verdict import ShiftVerdict
 from node.shift.watch import KEPT_MODEL, ShiftWatch
 from node.system.errors import UsageError
 from node.training.inner_loop import Phase
-from node.training.neighbours_predictions import divergence_of
+from node.training.neighbours_predictions import typical_divergence_of
 from node.training.node import Node
 from p2ptrain.protocols import implements
 from p2ptrain.sync.base import RoundResult
@@ -146,7 +146,7 @@ async def _shifted_by(node: Node, shifts: Shifts, phase: Phase, result: RoundRes
         look = await _look(node, trainer, kept_d, phase.end_step, shifts.settings.examples)
     if "predictions" in watch.signals:
         model_d = await node.executor.offload(lambda: _closed_model(phase, result))
-        divergence = await divergence_of(node, model_d)
+        divergence = await typical_divergence_of(node, model_d)
     return watch.add(look, divergence)
 
 

@@ -79,6 +79,26 @@ def test_two_of_five_that_lie_make_no_shift_everywhere_and_three_of_five_do(tmp_
 
 
 @pytest.mark.thorough
+def test_a_liars_model_makes_no_shift_of_predictions(tmp_path: Path) -> None:
+    """The honest ones compare their predictions with its model, too."""
+
+    async def main(members: Swarm) -> list[Member]:
+        for number in range(5):
+            sections = _sections(number, [], signals=["predictions"])
+            if number == 0:
+                sections["attack"] = {"name": "gaussian", "from_round": AT_ROUND}
+            await members.start(f"n{number}", wait_for=number, **sections)
+        await members.finished()
+        return list(members.members.values())
+
+    honest = played(main, tmp_path)[1:]
+    assert [_where(member) for member in honest] == [[]] * 4
+    for member in honest:
+        assert member.node.shifts is not None
+        assert abs(member.node.shifts.watch.deviations["predictions"]) < 6
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("local", [(), ("6.*",)])
 def test_a_node_that_was_stopped_notices_as_if_it_had_not_been(tmp_path: Path, local: tuple[str, ...]) -> None:
     async def main(members: Swarm) -> Member:
