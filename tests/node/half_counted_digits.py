@@ -13,7 +13,9 @@ NOT_COUNTED = -100
 class HalfCountedDigits(Digits):
     def shard_eval_batches(self, shard: Shard, limit: int) -> list[Batch]:
         found = super().shard_eval_batches(shard, limit)
-        return [(images, torch.where(torch.arange(len(labels)) % 2 == 0, labels, NOT_COUNTED)) for images, labels in found]
+        return [
+            (images, torch.where(torch.arange(len(labels)) % 2 == 0, labels, NOT_COUNTED)) for images, labels in found
+        ]
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         return functional.cross_entropy(model(batch[0]), batch[1], ignore_index=NOT_COUNTED)
