@@ -76,7 +76,7 @@ for opening and summing."""
 
 AGREE_TURNS: Final = 4
 
-FORWARDED: Final = frozenset({SecureStage.KEYS, SecureStage.SHARES, SecureStage.MASKED})
+FORWARDED: Final = frozenset({SecureStage.KEYS, SecureStage.SHARES, SecureStage.MASKED, SecureStage.AGREED})
 """Stages whose statements are passed on where two members differ in what they have of a third."""
 
 Bytes = bytes | memoryview
@@ -282,6 +282,7 @@ class SecureSumming:
             self._pull_vectors,
             self._hold,
             self._agree,
+            self._show_proposer,
             self._count,
             self._open,
             self._recover,
@@ -631,6 +632,20 @@ class SecureSumming:
         agreed = agreement(self.name, survivors, self._vector_digests())
         self._signed = survivors, agreed
         return [self._say(SecureStage.AGREED, AgreedBody(survivors=survivors), agreed)]
+
+    def _show_proposer(self, now: float) -> list[SecureWork]:
+        """Give who signed another set than ours what the first in turn has signed of ours: if it is the one that has
+        proposed theirs, that proves a lie."""
+        if self._signed is None:
+            return []
+        signed = self._signatures()
+        ours = signed.pop(self._signed, set()) - {self._me}
+        if ours:
+            proposer = min(ours, key=self._turn_of.__getitem__)
+            for place in frozenset().union(*signed.values()) - {self._me, proposer}:
+                self._forward(place, proposer, SecureStage.AGREED)
+        shown, self._outbox = self._outbox, []
+        return shown
 
     def _proposes(self, now: float) -> bool:
         """Whether it is our turn to propose: the first member's, when all that masked a vector have said what they

@@ -445,3 +445,26 @@ def test_nobody_signs_survivors_of_whom_one_masked_for_one_that_was_never_there(
         result = outcomes[place].result
         assert result is not None, outcomes[place].failure
         assert result.survivors == tuple(group.members[each] for each in (0, 1, 3, 5, 6))
+
+
+@pytest.mark.parametrize("count", [4, 5, 7])
+def test_a_first_proposer_of_two_sets_is_proven_to_lie(count):
+    """Each half of the others follows one of them; nothing is opened where neither has enough."""
+    group = next(
+        each
+        for each in (group_of(count, owners=2, round=round) for round in range(100))
+        if Sum(each, inputs_of(each)).members[0]._turn_of[2] == 0
+    )
+    everybody = frozenset(range(count))
+
+    def proposes_two(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+        if said.seq != SecureStage.AGREED:
+            return [said]
+        survivors = everybody if to % 2 else everybody - {max(everybody - {2})}
+        payload = agreement(group.name, survivors, played.members[2]._vector_digests())
+        return [replace(said, body=AgreedBody(survivors=survivors).encode(), payload=payload)]
+
+    played = Sum(group, inputs_of(group), seed=31, lies={2: proposes_two})
+    outcomes = played.play()
+    check(played, outcomes)
+    assert charged_with(outcomes, Reason.EQUIVOCATION)
