@@ -29,7 +29,7 @@ from node.roles.privacy_check import privacy_budget
 from node.roles.trainer import live
 from node.roles.visitors_privacy import visitor_ledger
 from node.swarm import credentials
-from node.system.run_dir import CROSSINGS, IDENTITY, STATISTICS, SUMS_BEGUN
+from node.system.run_dir import CROSSINGS, IDENTITY, REGIONAL_STATED, STATISTICS, SUMS_BEGUN
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.executors import InlineExecutor
 from node.training.manifest_updates import follow_manifests
@@ -170,6 +170,7 @@ class Swarm:
             reads_device=None if machine is None else lambda *_: partial(_at_once, machine),
             recorder=CrossingLog(folder / CROSSINGS, clock=trio.current_time),
             sums_begun=folder / SUMS_BEGUN,
+            regional_stated=folder / REGIONAL_STATED,
             statistics_file=folder / STATISTICS,
             privacy=life.enter_context(privacy_budget(config, folder, emit)) if trainer_of is None else None,
             visitor_ledger=life.enter_context(visitor_ledger(config, folder, emit)),

@@ -74,6 +74,7 @@ from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
 from node.training.shift_watching import resume_shifts, shifts_for
 from node.training.snapshots import LARGE, SnapshotCutter
+from node.training.stated_rounds import StatedRounds
 from node.training.update_counts import UpdateCounts
 from node.training.visiting import check_visits, long_noise, visitors_for
 from node.training.warming_up import warm_up_for
@@ -195,6 +196,8 @@ class NodeContext:
     """Records what passes between regions."""
     sums_begun: Path | None = None
     """The file that remembers which secure sums were begun; None: a simulation, whose nodes do not return."""
+    regional_stated: Path | None = None
+    """The file that remembers after which rounds our region's model was stated; None: as of the sums."""
     statistics_file: Path | None = None
     """Keeps the noised statistics that it shares with newcomers; None: nothing does."""
     privacy: PrivacyBudget | None = None
@@ -322,7 +325,8 @@ def make_node(
     lock = EagerLock()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
-    regions = _region_turns(strategy, config, genesis_d, around.new_file)
+    stated = StatedRounds(around.regional_stated)
+    regions = _region_turns(strategy, config, genesis_d, around.new_file, stated)
     _file_genesis(strategy, genesis_d, around.new_file, genesis_filed_from(config))
     _file_estimates(strategy, config, around.new_file, journal)
     _file_optimizer(trainer, config, around.new_file, journal)
@@ -572,7 +576,11 @@ def _take_up_totals(node: Node, totals: Totals) -> None:
 
 
 def _region_turns(
-    strategy: SyncStrategy, config: Config, genesis_d: torch.Tensor, new_file: Callable[[], NamelessFile] | None
+    strategy: SyncStrategy,
+    config: Config,
+    genesis_d: torch.Tensor,
+    new_file: Callable[[], NamelessFile] | None,
+    stated: StatedRounds,
 ) -> RegionTurns | None:
     """Return what averages with other regions; None in a run that has none. Raises UsageError for a strategy that
     cannot."""
@@ -587,7 +595,7 @@ def _region_turns(
             genesis = FiledVector(genesis_d.numel(), genesis_d.dtype, new_file(), _taken_back)
             for part in cut(genesis_d.numel()):
                 set_values(genesis, part, values_of(genesis_d, part))
-    return RegionTurns(RegionalAveraging(config.sync, genesis), strategy)
+    return RegionTurns(RegionalAveraging(config.sync, genesis), strategy, stated)
 
 
 def _taken_back(error: OSError) -> None:

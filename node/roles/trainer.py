@@ -76,7 +76,17 @@ from node.system.cgroups import HeldProcess
 from node.system.child_process import require_support
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.system.process_use import ProcessUse
-from node.system.run_dir import ADDRESSES, CHECKPOINTS, CROSSINGS, ENERGY, EPOCH, STATISTICS, SUMMARY, SUMS_BEGUN
+from node.system.run_dir import (
+    ADDRESSES,
+    CHECKPOINTS,
+    CROSSINGS,
+    ENERGY,
+    EPOCH,
+    REGIONAL_STATED,
+    STATISTICS,
+    SUMMARY,
+    SUMS_BEGUN,
+)
 from node.system.signals import until_signal
 from node.training import round_report
 from node.training.budget_meter import BudgetMeter
@@ -282,6 +292,7 @@ async def run(
         new_file=partial(NamelessFile, node_dir),
         recorder=CrossingLog(node_dir / CROSSINGS),
         sums_begun=node_dir / SUMS_BEGUN,
+        regional_stated=node_dir / REGIONAL_STATED,
         statistics_file=node_dir / STATISTICS,
         privacy=privacy,
         visitor_ledger=visitors,

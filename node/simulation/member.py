@@ -29,7 +29,7 @@ from node.simulation.sealed import SealBrokenError
 from node.simulation.sessions import Interval
 from node.simulation.virtual_executor import VirtualExecutor
 from node.system.errors import P2PTrainError, first_leaf, translate
-from node.system.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, EVENTS, IDENTITY, keep_settings
+from node.system.run_dir import ADDRESSES, CHECKPOINTS, EPOCH, EVENTS, IDENTITY, REGIONAL_STATED, keep_settings
 from p2ptrain.privacy.allowance import unaccounted
 
 UNIX_START: Final = 1_735_689_600.0
@@ -268,6 +268,7 @@ class Member:
                 rng=rng_of(self._seed, self.name, "network", str(self.starts)),
                 checkpoints=process.checkpoints,
                 epoch_file=self.folder / EPOCH,
+                regional_stated=self.folder / REGIONAL_STATED,
             )
             node, checkpoint = make_node(config, around)
             self._service = node.service

@@ -16,6 +16,7 @@ from gossip.core.api import RegionalPayload, RegionalView
 from gossip.core.errors import LocalError
 from node.events.event_types import RegionsAveraged, WarningEvent
 from node.training.executors import SideWork
+from node.training.stated_rounds import StatedRounds
 from p2ptrain.sync import Message, RoundResult
 from p2ptrain.sync.regional import RegionalAveraging, RegionalShift, RegionalStrategy, RegionModels
 
@@ -35,9 +36,13 @@ class RegionTurns:
     """One node's part in the averaging of regions. State: the newest model of each region that was used, by its
     round."""
 
-    def __init__(self, averaging: RegionalAveraging, strategy: RegionalStrategy) -> None:
+    def __init__(
+        self, averaging: RegionalAveraging, strategy: RegionalStrategy, stated: StatedRounds | None = None
+    ) -> None:
+        """`stated`: after which rounds this node has stated its region's model, in this life and those before."""
         self.averaging = averaging
         self._strategy = strategy
+        self._stated = StatedRounds() if stated is None else stated
         self._used: dict[str, int] = {}
         self._silent: dict[str, int] = {}
         """Moves of ours since a new model of a region came."""
@@ -79,6 +84,8 @@ class RegionTurns:
             model_d = self._strategy.regional_model(node.state.round)
             try:
                 message = await node.compute(lambda: self.averaging.encode(model_d), work=SideWork.ENCODE)
+                if not self._stated.state(node.state.round):
+                    return  # a second model of one round is a second history
                 await node.service.publish_regional(
                     round=node.state.round, codec=message.codec, payload=message.payload, averaged=averaged
                 )
