@@ -130,6 +130,8 @@ class RegionalModels:
         """How often it has changed which models are held, or are here."""
         self._whole: dict[str, tuple[int, float]] = {}
         """The newest round of each region that was whole, and when it became so."""
+        self._withstood: dict[str, int] = {}
+        """How many liars a region's models have withstood in a round: later ones withstand no fewer."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -146,10 +148,13 @@ class RegionalModels:
         return self._bridges.publishes and self._me in drawn[: self.publishers]
 
     def needed(self, region: str) -> int:
-        """Return how many models make a round of this region whole: 2 f + 1 with the f that its members allow."""
+        """Return how many models make a round of this region whole: 2 f + 1 with the f that its members allow, and no
+        smaller one than was held before. While a region is cut off its members do not answer, and one of them that
+        lies, and has another way here, would be all of it."""
         if self._begun is None or self._now < self._begun + SETTLED_S:
             return 2 * self._f + 1
-        return 2 * min(self._f, (max(1, len(self._bridges.members_of(region))) - 1) // 2) + 1
+        allowed = min(self._f, (max(1, len(self._bridges.members_of(region))) - 1) // 2)
+        return 2 * max(allowed, self._withstood.get(region, 0)) + 1
 
     def look(self, now: float) -> None:
         """Note the time."""
@@ -365,6 +370,8 @@ class RegionalModels:
         """Let go of earlier rounds where one has become whole."""
         region = announced.model.region
         newest = self.newest_round(region)
+        withstood = min(self._f, (len(newest) - 1) // 2)
+        self._withstood[region] = max(self._withstood.get(region, 0), withstood)
         if len(newest) > 2 * self._f and self._whole.get(region, (-1, 0.0))[0] != newest[0].model.round:
             self._whole[region] = newest[0].model.round, now
             for earlier in [it for it in self._by_region[region] if it.model.round < newest[0].model.round]:

@@ -168,6 +168,22 @@ def test_a_region_of_one_known_member_is_believed_to_be_one_after_a_while(now: f
     assert it.models.needed("west") == needed
 
 
+def test_a_region_whose_members_do_not_answer_is_not_taken_for_one_of_few() -> None:
+    """It is cut off, and a liar of it has another way here."""
+    it = Table()
+    it.models.look(0.0)
+    for author in WEST[:3]:
+        it.bring(author, 8, now=SETTLED_S + 1.0)
+    it.bridges.look_round([*it.east, *it.west], lambda peer: peer not in WEST[1:])
+    assert it.bridges.members_of("west") == {WEST[0]}
+    it.bring(WEST[0], 16, now=SETTLED_S + 60.0)
+    assert it.models.needed("west") == 3
+    assert {each.model.round for each in it.models.newest_round("west")} == {8}
+    for author in WEST[1:3]:
+        it.bring(author, 16, now=SETTLED_S + 600.0)
+    assert {each.model.round for each in it.models.newest_round("west")} == {16}, "it is back"
+
+
 def test_an_early_lie_of_a_far_round_does_not_make_later_rounds_old() -> None:
     it = Table()
     it.west = WEST[:1]
