@@ -67,8 +67,9 @@ MAX_CONTRADICTED: Final = 256
 """Contradicting authors and rounds that are remembered: both statements are refused from then on."""
 
 OUTDATED_S: Final = 600.0
-"""Seconds after which a region's newest round gives way to an earlier one: a region that went on from a checkpoint
-counts its rounds from there."""
+"""Seconds after which another region's newest round gives way to an earlier one, where its connected members say that
+they are before it: a region that went on from a checkpoint counts its rounds from there. Without their word anybody
+could say its old statements again, and take us back to what it was."""
 
 
 class RegionalVerdict(Enum):
@@ -221,8 +222,7 @@ class RegionalModels:
             return RegionalVerdict.KNOWN, b""
         if model.region != self._bridges.own and model.region not in self._bridges.heard_regions:
             return RegionalVerdict.ELSEWHERE, b""
-        round, at = self._whole.get(model.region, (-1, now))
-        if (model.round < round and now < at + OUTDATED_S) or not self._pace.take(model.peer, now, _cost(model)):
+        if self._is_old(model, now) or not self._pace.take(model.peer, now, _cost(model)):
             return RegionalVerdict.OLD, b""
         self._add(name, Announced(model, now, {forwarder: now}, said_by={forwarder}))
         return RegionalVerdict.NEWS, b""
@@ -318,6 +318,14 @@ class RegionalModels:
             self._forget(announced)
 
     # -- insides
+
+    def _is_old(self, model: RegionalModel, now: float) -> bool:
+        """Whether a model is of an earlier round than one that was whole, and its region has not gone back to that."""
+        round, at = self._whole.get(model.region, (-1, now))
+        if model.round >= round or now < at + OUTDATED_S:
+            return model.round < round
+        said = self._bridges.said_rounds.get(model.region)
+        return said is None or said >= round
 
     def _may_begin(self, announced: Announced, now: float) -> bool:
         began = announced.fetches.values()

@@ -19,6 +19,7 @@ from gossip.regions.regional_models import (
     FETCHES_BURST,
     LEAST_COST,
     NEXT_BYTES_PER_S,
+    OUTDATED_S,
     SETTLED_S,
     Announced,
     RegionalModels,
@@ -193,6 +194,36 @@ def test_an_early_lie_of_a_far_round_does_not_make_later_rounds_old() -> None:
     it.west = WEST
     it.meet()
     assert it.hear(WEST[1], 8, now=SETTLED_S + 2.0)[0] is RegionalVerdict.NEWS
+
+
+@pytest.mark.parametrize(("region", "authors"), [("west", WEST), ("east", EAST)])
+def test_old_statements_that_somebody_says_again_take_nobody_back(region: str, authors: list[PeerId]) -> None:
+    """Turns take longer than ten minutes. Anybody may hold what was stated before, with its blobs."""
+    it = Table()
+    for author in authors:
+        it.bring(author, 80, region=region)
+    it.bridges.admit(WEST[0], 0.0)
+    it.bridges.says_round(WEST[0], 83)
+    told = [it.hear(author, at, region=region, now=OUTDATED_S + 1.0)[0] for at in (8, 16) for author in authors]
+    assert set(told) == {RegionalVerdict.OLD}
+    assert {each.model.round for each in it.models.newest_round(region)} == {80}
+
+
+def test_a_region_that_went_back_is_heard_again() -> None:
+    it = Table()
+    for author in WEST[:3]:
+        it.bring(author, 80)
+    it.bridges.admit(WEST[0], 0.0)
+    it.bridges.says_round(WEST[0], 83)
+    it.bridges.lose(WEST[0])
+    assert it.hear(WEST[0], 48, now=OUTDATED_S + 1.0)[0] is RegionalVerdict.OLD, "nobody of it is here"
+    it.bridges.admit(WEST[1], OUTDATED_S)
+    it.bridges.says_round(WEST[1], 46)
+    assert it.hear(WEST[0], 48, now=OUTDATED_S - 1.0)[0] is RegionalVerdict.OLD
+    for at in (48, 56):
+        for author in WEST[:3]:
+            it.bring(author, at, now=OUTDATED_S + 1.0)
+    assert {each.model.round for each in it.models.newest_round("west")} == {56}
 
 
 def test_what_is_forgotten_is_held_no_more() -> None:
