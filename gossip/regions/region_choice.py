@@ -99,6 +99,9 @@ class RegionSurvey:
         self._named: dict[PeerId, PeerRecord] = {}
         self._asked: dict[PeerId, tuple[str, frozenset[str]]] = {}
         """By peer that was asked, the region that it was named with, and its hosts while it has not answered."""
+        self._answered_at: set[str] = set()
+        """Networks in which members have answered. Those with an address there come last, whatever others they say:
+        many keys of one machine, each with a made-up address of its own, would else take all places of a region."""
 
     def next(self) -> tuple[PeerId, list[str]] | None:
         """Return a peer to ask, and its addresses; None where there is nobody at the moment."""
@@ -113,7 +116,7 @@ class RegionSurvey:
                 break
             there = [each for each in self._named.values() if self._region_of(each) == region]
             free = [each.peer for each in there if each.peer not in self._asked]
-            for peer in in_turn(free, lambda each: _group(self._named[each]), self._rng):
+            for peer in sorted(in_turn(free, lambda each: _group(self._named[each]), self._rng), key=self._is_known):
                 found = _direct(self._named[peer])
                 addresses = self._rng.sample(found, min(len(found), MAX_ADDRESSES_TRIED))
                 if not busy.intersection(map(host_of, addresses)):
@@ -134,6 +137,9 @@ class RegionSurvey:
     def answered(self, record: PeerRecord, network: str | None, seconds: float) -> None:
         """Note a member's round trip. `network`: the one that the connection to it leads to."""
         self.failed(record.peer)
+        if network:
+            said = map(network_of, record.addresses)
+            self._answered_at |= {network} if network in said else {network, "dns"}  # so a name led there
         group = group_of(record.peer, network)
         voice = RegionVoice(peer=record.peer, region=self._region_of(record), group=group, seconds=seconds)
         self.voices.append(voice)
@@ -145,6 +151,10 @@ class RegionSurvey:
     def _ask(self, peer: PeerId, addresses: list[str], region: str) -> tuple[PeerId, list[str]]:
         self._asked[peer] = region, frozenset(map(host_of, addresses))
         return peer, addresses
+
+    def _is_known(self, peer: PeerId) -> bool:
+        """Whether a member has an address in a network in which one has answered."""
+        return not self._answered_at.isdisjoint(map(network_of, self._named[peer].addresses))
 
     def _count(self, region: str) -> int:
         """How many members of a region have answered, or are being asked."""

@@ -11,6 +11,7 @@ from sizes import thorough_but
 from gossip.core.api import RegionLayout
 from gossip.core.errors import RemoteError
 from gossip.core.ids import PeerId
+from gossip.core.networks import network_of
 from gossip.core.statements import PeerRecord
 from gossip.regions.region_choice import (
     MAX_ASKED,
@@ -204,6 +205,28 @@ def test_of_each_region_as_many_are_asked_as_are_of_use() -> None:
         it.answered(record(number, LABELS[number % 2]), "", 0.01)
     assert choose_region(LABELS, it.voices).members == {"east": PER_REGION, "west": PER_REGION}
     assert not it.wants(record(999, "east"))
+
+
+@pytest.mark.parametrize("real", ["/ip4/203.0.114.9/tcp/1", "/dns/liar.example/tcp/1"])
+def test_many_keys_of_one_machine_with_made_up_networks_take_no_places_of_others(real: str) -> None:
+    """They are near, and say that they are of the region that is far. Each names a network of its own first."""
+    far = [record(number, "east", f"/ip4/{20 + number}.1.1.1/tcp/1") for number in range(6)]
+    near = [record(number, "west", f"/ip4/{20 + number}.1.1.1/tcp/1") for number in range(6, 12)]
+    crowd = [record(number, "east", f"/ip4/{100 + number // 2}.{number}.1.1/tcp/1", real) for number in range(12, 72)]
+    for seed in range(10):
+        it = RegionSurvey(LABELS, [], random.Random(seed), lambda each: each.region)
+        it.named([*far, *near, *crowd])
+        there = {each.peer: each for each in (*far, *near, *crowd)}
+        while (asked := it.next()) is not None:
+            said = there[asked[0]]
+            if not it.wants(said):
+                it.failed(said.peer)
+            elif said in crowd:
+                it.answered(said, "203.0.114.0/24", 0.001)
+            else:
+                it.answered(said, network_of(said.addresses[0]), 0.1 if said in far else 0.02)
+        choice = choose_region(LABELS, it.voices)
+        assert (choice.region, choice.round_trips["east"]) == ("west", 0.1), seed
 
 
 def test_who_names_many_that_are_not_there_costs_so_many_dials() -> None:
