@@ -103,6 +103,8 @@ class RegionalExchange:
         self._residency = residency
         self._recorder = recorder
         self._unrecorded = False
+        self._faulty = False
+        """Whether what was fetched last could not be kept, which is told once."""
         self._sent: OrderedDict[tuple[Digest, PeerId], int] = OrderedDict()
         """Bytes of each model that each member of another region was sent."""
         self._coming: dict[tuple[Digest, int], _Coming] = {}
@@ -323,10 +325,17 @@ class RegionalExchange:
             self._models.failed(announced, source, now(), lied=lied)
             if isinstance(error, RemoteError) and lied:
                 self._context.offence(source, error)
+        except Exception as error:  # ours, as a full disk is; it must not end the service
+            self._models.failed(announced, source, now(), lied=False)
+            if not self._faulty:
+                why = (isinstance(error, OSError) and error.strerror) or repr(error)
+                self._context.warn(f"a model of region {model.region} cannot be kept, and is fetched again: {why}")
+            self._faulty = True
         else:
             if data is None and announced.payload is None:
                 self._models.failed(announced, source, now(), lied=False)
             elif data is not None and self._models.holds(announced):
+                self._faulty = False
                 self._models.fetched(announced, data, now())
                 self._context.changed.beat()
                 await self._say(model)

@@ -1,5 +1,7 @@
 """Regions over the in-memory network: who is whose neighbour, what crosses between regions, and what a liar gains."""
 
+import errno
+import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from gossip_samples import ALICE, link
 from gossip_swarm import RUN, FakeRuntime, Swarm, identity, swarm, until
 from sizes import thorough_but
 
+from gossip.blobs import hashing_task
 from gossip.blobs.blob import blob_manifest_of
 from gossip.core.api import RegionalView, RegionLayout
 from gossip.core.config import GossipConfig
@@ -577,6 +580,44 @@ async def test_a_fetch_of_a_model_that_counts_no_more_is_ended(autojump_clock):
         models.forget(liar.peer)
         node.service._regional.wake()
         await until(lambda: not node.service._regional._fetches, timeout_s=3.0)
+
+
+class FullFile:
+    """A file on a disk that may be full."""
+
+    full = True
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def write_at(self, start: int, data: bytes | memoryview) -> None:
+        if FullFile.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._data[start : start + len(data)] = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, at: slice) -> bytes:
+        return bytes(self._data[at])
+
+
+async def test_a_disk_that_is_full_ends_no_service_and_models_come_once_it_has_room(autojump_clock, monkeypatch):
+    async with swarm() as it:
+        east, west = await two_regions(it, 4)
+        node = east[0]
+        monkeypatch.setattr(hashing_task, "FILED_FROM", 1)
+        monkeypatch.setattr(FullFile, "full", True)
+        node.service._context.hasher._new_file = FullFile
+        await publish_models(west, 8)
+        await trio.sleep(30.0)
+        assert view_of(node, "west") is None
+        warned = [event.detail for event in node.told("warning")]
+        assert len(warned) == 1, "it is said once"
+        assert "No space left" in warned[0]
+        monkeypatch.setattr(FullFile, "full", False)
+        await until(lambda: view_of(node, "west") is not None, 30.0)
+        assert not node.service.stats.rejected, "that is nobody's fault"
 
 
 async def test_a_member_of_another_region_that_comes_later_hears_where_we_are_and_has_our_model(autojump_clock):
