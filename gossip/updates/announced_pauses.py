@@ -10,7 +10,7 @@ and in the other.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isnan
 from typing import Final
 
 from gossip.core.ids import PeerId
@@ -71,5 +71,7 @@ class AnnouncedPauses:
 
 
 def pause_request(link: bytes, seconds: float | None) -> PauseRequest:
-    """Return the word of a pause after `link`, for so many seconds from now on; None: unknown."""
-    return PauseRequest(link=link, seconds=0 if seconds is None else max(1, min(ceil(seconds), MAX_SAID_S)))
+    """Return the word of a pause after `link`, for so many seconds from now on; None, or no number: unknown."""
+    if seconds is None or isnan(seconds):
+        return PauseRequest(link=link, seconds=0)
+    return PauseRequest(link=link, seconds=max(1, ceil(min(seconds, MAX_SAID_S))))

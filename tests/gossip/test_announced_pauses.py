@@ -478,7 +478,18 @@ async def test_who_leaves_waits_for_no_paused_member_to_take_its_part(autojump_c
             saying.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(None, 0), (0.0, 1), (0.2, 1), (61.2, 62), (float(1 << 40), MAX_SAID_S)])
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (None, 0),
+        (0.0, 1),
+        (0.2, 1),
+        (61.2, 62),
+        (float(1 << 40), MAX_SAID_S),
+        (float("inf"), MAX_SAID_S),
+        (float("nan"), 0),
+    ],
+)
 def test_the_time_of_a_return_is_said_in_whole_seconds(seconds, said):
     assert pause_request(b"link", seconds) == PauseRequest(link=b"link", seconds=said)
 
