@@ -42,20 +42,23 @@ def in_region(config: Config, region: str) -> Config:
 
 
 def with_kept_region(config: Config, node_dir: Path) -> Config:
-    """Return the settings with the region of the last start; as they are where there is none of the run's. Raises
-    RunError for a damaged file, UsageError where the node has trained in a region that nothing tells."""
+    """Return the settings with the region of the last start; as they are where there is none of the run's, or where
+    nobody answered then and nothing has come of it: the network may have been down. Raises RunError for a damaged file,
+    UsageError where the node has trained in a region that nothing tells."""
     file = node_dir / REGION
     if config.node.region != AUTO_REGION:
         return config
+    trained = any(node_dir.glob(f"{CHECKPOINTS}/*"))
     if not file.exists():
-        if any(node_dir.glob(f"{CHECKPOINTS}/*")):
+        if trained:
             raise UsageError(
                 f"{node_dir} has checkpoints, and no {REGION} that says of which region",
                 "give the node's region itself: --set node.region=...",
             )
         return config
-    region = _kept(file)
-    return in_region(config, str(region)) if region in config.sync.regions else config
+    region, why = _kept(file)
+    asks_again = region not in config.sync.regions or (why == "nobody" and not trained)
+    return config if asks_again else in_region(config, str(region))
 
 
 def keep_region(config: Config, node_dir: Path) -> None:
@@ -64,7 +67,7 @@ def keep_region(config: Config, node_dir: Path) -> None:
     if not config.node.region:
         return
     with suppress(RunError):  # a damaged file is replaced: who names the region means it
-        if file.exists() and _kept(file) == config.node.region:
+        if file.exists() and _kept(file)[0] == config.node.region:
             return
     _write(node_dir, {"region": config.node.region})
 
@@ -94,11 +97,13 @@ async def with_chosen_region(
     return in_region(config, choice.region)
 
 
-def _kept(file: Path) -> object:
+def _kept(file: Path) -> tuple[object, object]:
+    """The region of the last start, and why it was chosen, where it was; raises RunError."""
     try:
         with file.open("rb") as opened:
-            return json.loads(opened.read(MAX_FILE_BYTES))["region"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            told = json.loads(opened.read(MAX_FILE_BYTES))
+            return told["region"], told.get("why")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(f"{file} is damaged: {error}", "give the node's region itself: --set node.region=...") from error
 
 

@@ -135,6 +135,14 @@ def test_what_was_chosen_is_taken_again_as_long_as_the_run_has_it(tmp_path: Path
     assert with_kept_region(named, tmp_path) == named, "who names one means it"
 
 
+def test_a_choice_that_nobody_answered_is_made_anew_until_something_came_of_it(tmp_path: Path) -> None:
+    """Its network was down, so that the first start ended with nobody met."""
+    (tmp_path / REGION).write_text('{"region": "east", "why": "nobody", "round_trips_ms": {}, "members": {}}')
+    assert with_kept_region(auto(), tmp_path) == auto()
+    (tmp_path / CHECKPOINTS / "round-000001").mkdir(parents=True)
+    assert with_kept_region(auto(), tmp_path).node.region == "east", "no node changes its region in the midst of a run"
+
+
 def test_a_region_that_was_named_is_kept_for_a_later_start_that_is_to_choose(tmp_path: Path) -> None:
     named = auto().model_copy(update={"node": replace(auto().node, region="east")})
     keep_region(named, tmp_path)
