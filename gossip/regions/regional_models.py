@@ -13,7 +13,7 @@ were drawn first, and before them all of members that were reached at an address
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Iterable, KeysView
+from collections.abc import Callable, Collection, Container, Iterable, KeysView
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -142,10 +142,11 @@ class RegionalModels:
         """How many members publish a region's model in a round."""
         return 3 * self._f + 1
 
-    def publishes(self, round: int) -> bool:
+    def publishes(self, round: int, paused: Collection[PeerId] = ()) -> bool:
         """Return whether we are drawn to publish our region's model after a round: another region is beside ours, and
-        models pass one way or the other."""
-        drawn = in_draw(self._scope, self._bridges.own, round, self._bridges.met())
+        models pass one way or the other. `paused`: neighbours that say that they are, and close no round; at night most
+        of a region may be. Who lies about it has others publish, and may publish all the same."""
+        drawn = in_draw(self._scope, self._bridges.own, round, self._bridges.met().difference(paused))
         return self._bridges.publishes and self._me in drawn[: self.publishers]
 
     def needed(self, region: str) -> int:

@@ -135,7 +135,7 @@ class RegionalExchange:
 
     def publishes(self, round: int) -> bool:
         """Return whether we are drawn to publish our region's model after a round."""
-        return self._models.publishes(round)
+        return self._models.publishes(round, self._context.engine.pauses_said(trio.current_time()).keys())
 
     async def publish(self, *, round: int, codec: str, data: bytes, averaged: int) -> None:
         """Publish our region's model, an average of so many members' at least. Raises LocalError where it is larger

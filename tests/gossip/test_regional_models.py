@@ -150,6 +150,16 @@ def test_made_up_members_do_not_push_us_out_of_the_draw() -> None:
     assert all(it.models.publishes(round_) for round_ in range(20)), "four of four publish with f = 1"
 
 
+def test_who_says_that_it_is_paused_takes_no_place_in_the_draw() -> None:
+    """Of eight members five sleep: the other three are as many as make a round whole."""
+    it = Table()
+    it.east = [identity(number).peer_id for number in (2, 3, 4, 10, 11, 12, 13)]
+    it.meet()
+    asleep = it.east[2:]
+    assert not all(it.models.publishes(round_) for round_ in range(20))
+    assert all(it.models.publishes(round_, asleep) for round_ in range(20))
+
+
 def test_made_up_members_do_not_put_off_what_we_fetch() -> None:
     made_up = [identity(number).peer_id for number in range(100, 200)]
     it = Table(trust=dict.fromkeys(made_up, RecordTrust.HEARSAY))
