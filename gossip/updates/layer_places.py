@@ -15,6 +15,7 @@ Nothing of it is a claim of the neighbour: it is measured here, on transfers in 
 import math
 from collections.abc import Container
 from dataclasses import dataclass
+from statistics import median_high
 from typing import Final, Literal
 
 from gossip.core.ids import PeerId
@@ -130,7 +131,8 @@ class LayerPlaces:
         for layer, done in moved.items():
             if self._grows_at.get(layer, 0) <= closings:
                 spare_s = max(0.0, hidden_s - max(it.since_update_s for it in done))
-                room = math.floor(spare_s / (MARGIN * done[0].size / speed))
+                size = median_high(it.size for it in done)  # one may be a liar's, of a byte
+                room = math.floor(spare_s / (MARGIN * size / speed))
                 self._most[layer] = max(self._places(layer), self._count(layer) + room)
 
     def _take_back_unused(self, closings: int) -> None:

@@ -165,6 +165,18 @@ def test_there_are_as_many_places_more_as_fit_into_what_was_to_spare(since_updat
     assert sum(places.has(peer, 2) for peer in others) == more
 
 
+def test_a_layer_of_a_byte_makes_no_places_for_those_of_others():
+    it = LayerPlaces(liars=1)
+    for peer, size in (("liar", 1), ("one", 1000), ("other", 1000)):
+        it.give(PeerId(peer), 2, 1)
+        it.moved(PeerId(peer), 2, size, way="received", since_update_s=0.1, seconds=0.1, closings=1)
+    it.grow(0.4, 2)
+    assert it.admits(PeerId("a third"), 2, 2)
+    for number in range(2):
+        it.give(PeerId(f"more {number}"), 2, 2)
+    assert not it.admits(PeerId("a third"), 2, 2), "two more fit into 0.3 s"
+
+
 def test_a_late_layer_is_no_reason_for_more_places_though_others_were_quick():
     places = filled(ONE, TWO, layer=2)
     places.late(ONE, 2, 1)
