@@ -84,7 +84,8 @@ class RegionTurns:
             model_d = self._strategy.regional_model(node.state.round)
             try:
                 message = await node.compute(lambda: self.averaging.encode(model_d), work=SideWork.ENCODE)
-                if not self._stated.state(node.state.round):
+                stated, round_ = self._stated, node.state.round
+                if not await node.executor.offload(lambda: stated.state(round_)):  # it syncs a file
                     return  # a second model of one round is a second history
                 await node.service.publish_regional(
                     round=node.state.round, codec=message.codec, payload=message.payload, averaged=averaged
