@@ -32,6 +32,7 @@ from node.training.checkpoint_room import estimates_bytes, optimizer_bytes
 from node.training.gpu_budget import GpuBudget, gpu_budget
 from node.training.machine_readings import nvml_reader
 from p2ptrain.training import Learner, Trainer
+from p2ptrain.training.logits_trainer import LogitsTrainer
 
 STARTED_BYTES: Final = 18_000_000
 """What a node's network, page and log take once they run, beside the program that is loaded. Measured."""
@@ -97,7 +98,7 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
     it cannot."""
     config = _with_threads(config)
     learned = learner_of(config, around)
-    trainer = learned[0]
+    trainer = learned[0].own if isinstance(learned[0], LogitsTrainer) else learned[0]
     assert isinstance(trainer, Trainer), "check_budget lets no other through"
     least = trainer.least_at_a_time()
     gpu = None

@@ -35,6 +35,7 @@ from node.roles import assembly, budgeting
 from node.roles.assembly import NodeContext, check_runnable, own_trainer, why_not_filed
 from node.roles.budget_plan import LEAST_EVENT_BYTES, plan_disk, plan_memory
 from node.roles.budgeting import check_budget, disk_room, needs_of, within_budget
+from node.roles.logits_check import check_logits
 from node.roles.memory_forecast import memory_forecast
 from node.roles.memory_forecast import optimizer_bytes as state_bytes
 from node.system import cgroups, text
@@ -52,6 +53,7 @@ from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks.base import Shard
 from p2ptrain.tasks.digits import Digits
 from p2ptrain.training import TrainConfig, Trainer
+from p2ptrain.training.logits_trainer import LogitsTrainer
 
 PARAMETERS = 3_000_000
 KEPT = 6_000_000
@@ -258,6 +260,16 @@ def test_a_node_holds_no_more_than_the_machine_has(tmp_path: Path, monkeypatch: 
     held = 19_990 * MIB
     watch.look(0.0)
     assert trainer.micro_batch is not None
+
+
+def test_who_shares_logits_may_have_a_budget_of_cores(tmp_path: Path) -> None:
+    config = config_of(task={"name": "digits", "public": 300}, train={"shares": "logits"}, budget={"cpu": 1})
+    check_logits(config)
+    check_budget(config, user_loop=False)
+    budgeted = within_budget(config, around_in(tmp_path))
+    assert isinstance(budgeted.learned[0], LogitsTrainer)
+    assert budgeted.config.train.threads == 1
+    assert budgeted.watches == []
 
 
 def test_the_memory_of_a_container_is_what_the_machine_has(tmp_path: Path) -> None:
