@@ -89,7 +89,7 @@ def test_more_threads_than_cores_are_too_many(subject):
 
 @pytest.mark.parametrize(("gigabytes", "level"), [(64, "ok"), (1.0, "warning"), (0.5, "problem")])
 def test_memory_against_the_model(subject, monkeypatch, gigabytes, level):
-    there = namedtuple("Memory", "available")(int(gigabytes * 1e9))
+    there = namedtuple("Memory", "available total")(int(gigabytes * 1e9), int(1e12))
     monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: there)
     assert machine.memory(subject, MODEL).level == level
 
