@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -23,6 +23,7 @@ from node.planning.calibration import usual_rates
 from node.planning.forecast import DAY_S, evaluation_seconds, sent_in_round
 from node.planning.payload_sizes import RoundTraffic, round_traffic
 from node.system import text
+from node.system.process_use import cores_of_process
 from p2ptrain.training import Trainer
 from p2ptrain.training.speed import StepRates, step_rates
 
@@ -93,6 +94,7 @@ def measured(
     meter = meter_for(trainer.device, watts=config.monitoring.watts_per_core)
     began = clock()
     rates = step_rates(trainer, clock, for_s)
+    rates = replace(rates, step_s=_slowed(config, trainer) * rates.step_s)
     watts, by = _watts(meter, clock() - began)
     return Measurement(
         rates=rates,
@@ -216,6 +218,16 @@ def _traffic(config: Config, parameters: int, neighbours: int) -> tuple[RoundTra
         return round_traffic(config, parameters, neighbours + 1), ""
     except ValueError as error:
         return None, str(error)
+
+
+def _slowed(config: Config, trainer: Trainer) -> float:
+    """Times as long as here a step takes where `budget.cpu` leaves less than the cores that its threads keep busy: a
+    quota that holds a node, and not this process."""
+    cpu = config.budget.cpu
+    if cpu is None or trainer.device.type != "cpu":
+        return 1.0
+    busy = min(trainer.machine.threads or torch.get_num_threads(), cores_of_process())
+    return max(1.0, busy / cpu)
 
 
 def _watts(meter: Meter, seconds: float) -> tuple[float | None, str]:

@@ -92,7 +92,12 @@ async def _contribution(subject: Subject, model: Model | None, tell: Tell) -> tu
         seen = f"not measured: with site.{config.site.needs_ranks} the ranks of torchrun train together"
         return None, [Finding(check="speed", level="unknown", seen=seen)]
     tell(f"training for {asked.for_s:g} seconds, to see what this machine contributes")
-    measure = partial(contribution.measured, model.trainer, config, asked.for_s)
+    trainer, for_s = model.trainer, asked.for_s
+
+    def measure() -> Measurement:
+        machine.as_planned(subject, model)
+        return contribution.measured(trainer, config, for_s)
+
     found: Measurement | None = None
     try:
         with trio.move_on_after(asked.for_s + A_STEP_S):

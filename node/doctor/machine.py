@@ -6,24 +6,29 @@ import resource
 import shutil
 import sys
 import time
+from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 import psutil
 
+from node.config.schema import Config
 from node.doctor.finding import Finding, Level, Model, Subject
-from node.roles.assembly import own_data, run_info
-from node.roles.budget_plan import plan_disk, plan_memory
-from node.roles.budgeting import check_budget, needs_of, plan_words, spare_memory
+from node.roles.assembly import own_trainer, run_info
+from node.roles.budget_plan import BudgetPlan, DiskPlan, plan_disk, plan_memory
+from node.roles.budgeting import check_budget, needs_of, plan_words, spare_memory, with_threads
 from node.roles.memory_forecast import memory_forecast
 from node.roles.task_check import BYTES_PER_PARAMETER_GPU
 from node.system import text
 from node.system.cgroups import machine_memory
 from node.system.errors import UsageError
+from node.system.process_use import cores_of_process
 from node.system.run_dir import EPOCH
-from node.training.checkpoint_room import checkpoint_bytes, estimates_bytes, expected_bytes
-from p2ptrain import tasks
+from node.training.checkpoint_room import checkpoint_bytes, estimates_bytes, expected_bytes, optimizer_bytes
+from p2ptrain.privacy.base import Release
+from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks.base import identity_of
 from p2ptrain.training import Trainer
 from p2ptrain.training.logits_trainer import LogitsTrainer, is_of_logits
@@ -35,6 +40,9 @@ OTHER_FILES: Final = 64
 
 CLOCK_SLACK_S: Final = 120.0
 """Clocks that are set by NTP differ by less than a second, and by hand by a minute or two."""
+
+ASKER: Final = "doctor"
+"""Whose data the steps are measured on: a name in place of a peer id."""
 
 _SPECIFIER: Final = re.compile(r"(>=|<=|==|!=|<|>)\s*([\d.]+)")
 
@@ -88,10 +96,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 def model_of(subject: Subject) -> Model:
     """Build the configured model as a node would. Raises TaskError, ValueError, OSError: what keeps a node from it."""
     assert subject.learning is not None
-    config = subject.learning
-    task = tasks.get(config.task.name, **config.task.options)
-    shard, seed = own_data(config, "doctor")
-    trainer = Trainer(task, config.train, shard, data_seed=seed)
+    config = with_threads(subject.learning)
+    trainer = own_trainer(config, ASKER, spend=_told_to_nobody)
+    task, shard, seed = trainer.task, trainer.shard, trainer.data_seed
     if is_of_logits(config.train):
         logits = LogitsTrainer(trainer)
         run = run_info(config, logits.fingerprint, logits.initial_vector())
@@ -108,6 +115,10 @@ def model_of(subject: Subject) -> Model:
     )
 
 
+def _told_to_nobody(release: Release) -> None:
+    """Steps that are measured are private ones where the node's are, and nothing of them leaves this process."""
+
+
 def task_of(trial: Preflight) -> Finding:
     """Report what trying the user's own task has shown."""
     doubts = trial.doubts()
@@ -120,7 +131,7 @@ def device_and_cores(subject: Subject, model: Model) -> Finding:
     import torch
 
     assert subject.learning is not None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = cores_of_process()
     threads = subject.learning.train.threads or torch.get_num_threads()
     seen = f"{model.parameters:,} parameters on {model.device}, "
     seen += f"{text.plural(cores, 'core')}, {text.plural(threads, 'thread')}"
@@ -159,11 +170,7 @@ def budget(subject: Subject, model: Model) -> Finding | None:
     if config is None or model.trainer is None or not config.budget.is_set:
         return None
     try:
-        check_budget(config, user_loop=False)
-        least = model.trainer.least_at_a_time()
-        need = needs_of(model.trainer, least)
-        plan = plan_memory(config, need, least_examples=least, machine=machine_memory())
-        room = plan_disk(plan.config, _trained(model), spare_memory=spare_memory(plan))
+        plan, room = _plans(config, model, model.trainer)
     except UsageError as error:
         return Finding(check="budget", level="problem", seen=error.message, fix=error.hint)
     if plan.config.budget.memory != config.budget.memory:
@@ -172,9 +179,40 @@ def budget(subject: Subject, model: Model) -> Finding | None:
     return Finding(check="budget", level="ok", seen=plan_words(plan, room))
 
 
+def as_planned(subject: Subject, model: Model) -> None:
+    """Have the model's trainer take its steps as the node would: with its optimizer on disk, and as many examples at a
+    time, as is set or as its budget leaves room for. Where a node would not start, it stays as it is. Call it after
+    all that looks at a model without steps."""
+    config, trainer = subject.learning, model.trainer
+    assert config is not None, "it has a trainer"
+    assert trainer is not None, "it is to be measured"
+    if config.budget.is_set:
+        with suppress(UsageError):
+            config = _plans(config, model, trainer)[1].config
+    if config.node.micro_batch:
+        trainer.take_at_a_time(config.node.micro_batch)
+    if config.node.optimizer_on == "disk" and trainer.device.type == "cpu":
+        with suppress(OSError):  # no room, or no right: `disk` tells
+            trainer.keep_optimizer_in(partial(NamelessFile, _place_of(subject)), lambda error: None)
+
+
+def _plans(config: Config, model: Model, trainer: Trainer) -> tuple[BudgetPlan, DiskPlan]:
+    """What a node would choose within its budget. UsageError."""
+    check_budget(config, user_loop=False)
+    least = trainer.least_at_a_time()
+    plan = plan_memory(config, needs_of(trainer, least), least_examples=least, machine=machine_memory())
+    return plan, plan_disk(plan.config, _trained(model), spare_memory=spare_memory(plan))
+
+
+def _place_of(subject: Subject) -> Path:
+    """The run folder, or the nearest one above it that exists."""
+    wanted = subject.run_dir.absolute()
+    return next(each for each in (wanted, *wanted.parents) if each.exists())
+
+
 def disk(subject: Subject, model: Model | None) -> Finding:
     """Check free space at the run folder against the checkpoints that are kept and the one being written."""
-    place = next(each for each in (subject.run_dir.absolute(), *subject.run_dir.absolute().parents) if each.exists())
+    place = _place_of(subject)
     if not place.is_dir() or not os.access(place, os.W_OK):
         fix = "give a folder that may be written, with --run-dir"
         return Finding(check="disk", level="problem", seen=f"{place} cannot be written", fix=fix)
@@ -188,9 +226,12 @@ def disk(subject: Subject, model: Model | None) -> Finding:
         one = checkpoint_bytes(subject.learning, _trained(model))
     need = one * checkpoints
     seen = f"{text.size(free)} free at {place}, {text.size(need)} for {text.plural(checkpoints, 'checkpoint')}"
-    if model and subject.learning and (held := estimates_bytes(subject.learning, model.parameters)):
-        need += held
-        seen += f", {text.size(held)} for neighbours' models"
+    if model and subject.learning:
+        estimates = estimates_bytes(subject.learning, model.parameters)
+        optimizer = optimizer_bytes(subject.learning, _trained(model))
+        need += estimates + optimizer
+        seen += f", {text.size(estimates)} for neighbours' models" if estimates else ""
+        seen += f", {text.size(optimizer)} for the optimizer" if optimizer else ""
     fix = "free some space, give another --run-dir, or lower node.checkpoint_keep"
     if need > free:
         return Finding(check="disk", level="problem", seen=seen, fix=fix)

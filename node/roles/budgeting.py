@@ -96,7 +96,7 @@ def limits_of(budget: BudgetConfig) -> Limits:
 def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int] = held_bytes) -> Budgeted:
     """Build what trains, and return the settings with which the node stays within its budget. Raises UsageError where
     it cannot."""
-    config = _with_threads(config)
+    config = with_threads(config)
     learned = learner_of(config, around)
     trainer = learned[0].own if isinstance(learned[0], LogitsTrainer) else learned[0]
     assert isinstance(trainer, Trainer), "check_budget lets no other through"
@@ -174,8 +174,9 @@ def optimizer_bytes_of(trainer: Trainer) -> int:
     return sum(each.nbytes for held in buffers for each in held.values())
 
 
-def _with_threads(config: Config) -> Config:
-    """As many threads as cores may be taken, where no number is set, and no more than torch takes by itself."""
+def with_threads(config: Config) -> Config:
+    """Return the settings with as many threads as cores may be taken, where no number is set, and no more than torch
+    takes by itself."""
     if config.budget.cpu is None or config.train.threads:
         return config
     threads = min(max(1, math.floor(config.budget.cpu)), torch.get_num_threads())

@@ -24,6 +24,11 @@ def held_bytes() -> int:
     return sum(int(value.split()[0]) * 1024 for value in found.values())
 
 
+def cores_of_process() -> int:
+    """Return how many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _nobody() -> int | None:
     """Default: there is no other process."""
     return None

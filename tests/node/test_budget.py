@@ -673,9 +673,9 @@ def test_held_memory_is_what_cannot_be_taken_back() -> None:
 def test_there_are_as_many_threads_as_whole_cores_of_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     for cpu, threads in ((0.5, 1), (2.5, 2), (64, 4)):
-        assert budgeting._with_threads(config_of(budget={"cpu": cpu})).train.threads == threads
+        assert budgeting.with_threads(config_of(budget={"cpu": cpu})).train.threads == threads
     given_number = config_of(budget={"cpu": 2}, train={"threads": 3})
-    assert budgeting._with_threads(given_number) == given_number
+    assert budgeting.with_threads(given_number) == given_number
 
 
 # What is seen

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,9 +21,11 @@ from node.doctor.finding import Finding, Measuring, Model, Subject
 from node.metrics.energy import Meter
 from node.system import left_threads
 from p2ptrain import tasks
+from p2ptrain.inner.filed_optimizer import FiledOptimizer
 from p2ptrain.sync import build
 from p2ptrain.tasks.base import Shard
 from p2ptrain.training import Trainer
+from p2ptrain.training.ditto import DittoTrainer
 from p2ptrain.training.speed import Clock, StepRates, step_rates
 
 RATES = StepRates(step_s=0.5, steps=9, examples=16, tokens=1024.0, micro_batch=None)
@@ -278,6 +281,65 @@ def test_a_site_is_measured_by_its_ranks_alone(tmp_path: Path) -> None:
     assert given is None
     assert [(line.level, "site.tensor=2" in line.seen) for line in lines] == [("unknown", True)]
     assert isinstance(model, Model)
+
+
+@pytest.mark.parametrize(
+    ("sets", "has"),
+    [
+        (["node.micro_batch=4"], lambda it: it.micro_batch == 4),
+        (["node.optimizer_on=disk"], lambda it: isinstance(it.optimizer, FiledOptimizer)),
+        (["personal.strength=0.1"], lambda it: isinstance(it, DittoTrainer)),
+        (["privacy.privatizer=example", "privacy.noise=1.0"], lambda it: it.is_private),
+        (["budget.cpu=1"], lambda it: it.machine.threads == 1),
+    ],
+    ids=["micro-batch", "optimizer-on-disk", "personal", "private", "cores"],
+)
+def test_steps_are_measured_as_the_node_takes_them(
+    sets: list[str], has: Callable[[Trainer], bool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import trio
+
+    seen: list[Trainer] = []
+
+    def noted(trainer: Trainer, config: Config, for_s: float) -> Measurement:
+        seen.append(trainer)
+        return measured(trainer, config, 0.01)
+
+    monkeypatch.setattr(contribution, "measured", noted)
+    config = load(sets=["task.name=digits", "train.device=cpu", *sets])
+    subject = Subject(**_of(config, tmp_path), measuring=Measuring())
+    model = machine.model_of(subject)
+    given, lines = trio.run(examine._contribution, subject, model, lambda line: None)
+    assert given is not None, lines
+    assert has(seen[0])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_budget_of_memory_is_measured_with_what_it_moves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = digits("budget.memory=1GB", "train.batch_size=16")
+    subject = Subject(**_of(config, tmp_path), measuring=Measuring())
+    model = machine.model_of(subject)
+
+    def only_few(config: Config) -> int:
+        return 0 if config.node.micro_batch == 2 else 10**12
+
+    monkeypatch.setattr(machine, "needs_of", lambda *_: only_few)
+    machine.as_planned(subject, model)
+    assert model.trainer is not None
+    assert model.trainer.micro_batch == 2
+    assert isinstance(model.trainer.optimizer, FiledOptimizer)
+    monkeypatch.setattr(machine, "needs_of", lambda *_: lambda config: 10**12)
+    refused = machine.model_of(subject)
+    machine.as_planned(subject, refused)
+    assert refused.trainer is not None
+    assert refused.trainer.micro_batch is None
+
+
+@pytest.mark.parametrize(("cpu", "slowed"), [(0.25, 4.0), (1.5, 1.0)])
+def test_a_quota_of_less_than_the_threads_makes_steps_longer(cpu: float, slowed: float) -> None:
+    config = digits(f"budget.cpu={cpu}")  # one thread
+    found = measured(trainer_of(config), config, 0.1, ticking(0.2))
+    assert found.rates.step_s == pytest.approx(slowed * 0.2)
 
 
 def _of(config: Config, folder: Path) -> dict[str, Any]:
