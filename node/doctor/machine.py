@@ -23,6 +23,7 @@ from node.roles.memory_forecast import memory_forecast
 from node.roles.task_check import BYTES_PER_PARAMETER_GPU
 from node.system import text
 from node.system.cgroups import machine_memory
+from node.system.disk import lies_in_memory
 from node.system.errors import UsageError
 from node.system.process_use import cores_of_process
 from node.system.run_dir import EPOCH
@@ -170,7 +171,7 @@ def budget(subject: Subject, model: Model) -> Finding | None:
     if config is None or model.trainer is None or not config.budget.is_set:
         return None
     try:
-        plan, room = _plans(config, model, model.trainer)
+        plan, room = _plans(subject, config, model, model.trainer)
     except UsageError as error:
         return Finding(check="budget", level="problem", seen=error.message, fix=error.hint)
     if plan.config.budget.memory != config.budget.memory:
@@ -188,7 +189,7 @@ def as_planned(subject: Subject, model: Model) -> None:
     assert trainer is not None, "it is to be measured"
     if config.budget.is_set:
         with suppress(UsageError):
-            config = _plans(config, model, trainer)[1].config
+            config = _plans(subject, config, model, trainer)[1].config
     if config.node.micro_batch:
         trainer.take_at_a_time(config.node.micro_batch)
     if config.node.optimizer_on == "disk" and trainer.device.type == "cpu":
@@ -196,12 +197,14 @@ def as_planned(subject: Subject, model: Model) -> None:
             trainer.keep_optimizer_in(partial(NamelessFile, _place_of(subject)), lambda error: None)
 
 
-def _plans(config: Config, model: Model, trainer: Trainer) -> tuple[BudgetPlan, DiskPlan]:
+def _plans(subject: Subject, config: Config, model: Model, trainer: Trainer) -> tuple[BudgetPlan, DiskPlan]:
     """What a node would choose within its budget. UsageError."""
     check_budget(config, user_loop=False)
     least = trainer.least_at_a_time()
-    plan = plan_memory(config, needs_of(trainer, least), least_examples=least, machine=machine_memory())
-    return plan, plan_disk(plan.config, _trained(model), spare_memory=spare_memory(plan))
+    in_memory = lies_in_memory(subject.run_dir)
+    need = needs_of(trainer, least, in_memory=in_memory)
+    plan = plan_memory(config, need, least_examples=least, machine=machine_memory(), in_memory=in_memory)
+    return plan, plan_disk(plan.config, _trained(model), spare_memory=spare_memory(plan), in_memory=in_memory)
 
 
 def _place_of(subject: Subject) -> Path:

@@ -40,27 +40,34 @@ class BudgetPlan:
 
 
 def plan_memory(
-    config: Config, need: Callable[[Config], int], *, least_examples: int = 1, machine: int | None = None
+    config: Config,
+    need: Callable[[Config], int],
+    *,
+    least_examples: int = 1,
+    machine: int | None = None,
+    in_memory: bool = False,
 ) -> BudgetPlan:
     """Return the settings that cost the least and need no more than `budget.memory`, by `need`, which returns the bytes
     that a node with these settings takes. `least_examples`: how few may go through the model at a time. `machine`: the
-    bytes of memory that there are, which a budget cannot go beyond. Raises UsageError where none do."""
+    bytes of memory that there are, which a budget cannot go beyond. `in_memory`: whether the node's folder lies there,
+    so that nothing is gained by files. Raises UsageError where none do."""
     budget, least = config.budget.memory, 0
     if budget is None:
         return BudgetPlan(config=config, needed=need(config))
-    beyond: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ("with the run folder, which lies in memory",) if in_memory else ()
     what = f"budget.memory of {text.size(budget)}"
     if machine is not None and machine < budget:
         what = f"the memory of this machine, {text.size(machine)},"
-        beyond = (f"all that this machine has, and not the {text.size(budget)} that were asked for",)
+        beyond = (*beyond, f"all that this machine has, and not the {text.size(budget)} that were asked for")
         budget = machine
         config = config.model_copy(update={"budget": replace(config.budget, memory=budget)})
-    for candidate, moves in _candidates(config, least_examples):
+    for candidate, moves in _candidates(config, least_examples, in_memory=in_memory):
         least = need(candidate)
         if least <= budget:
             return BudgetPlan(config=candidate, needed=least, moves=(*beyond, *moves))
+    files = " with its run folder, which lies in memory," if in_memory else ""
     raise UsageError(
-        f"{what} is too little: this node needs {text.size(least)} at least",
+        f"{what} is too little: this node{files} needs {text.size(least)} at least",
         f"give it that much, or lower the model{', visits.most_a_round' if config.visits.on else ''} or network.degree",
     )
 
@@ -75,18 +82,22 @@ class DiskPlan(BudgetPlan):
     """Whether the optimizer's state, which the next checkpoint is written from, is kept in memory and not on disk."""
 
 
-def plan_disk(config: Config, parameters: int, *, spare_memory: int | None = None) -> DiskPlan:
+def plan_disk(
+    config: Config, parameters: int, *, spare_memory: int | None = None, in_memory: bool = False
+) -> DiskPlan:
     """Return the settings with as many checkpoints kept as fit into `budget.disk`, of a model of so many parameters. A
     checkpoint is replaced by one that is whole, so that two must fit; where the optimizer's state does not fit beside
-    them, it is kept in memory, of which `spare_memory` bytes are left (None: unbounded). Raises UsageError where even
-    so too little is left."""
+    them, it is kept in memory, of which `spare_memory` bytes are left (None: unbounded). `in_memory`: whether the
+    node's folder lies in memory, whose budget then bounds the logs as well. Raises UsageError where even so too little
+    is left."""
     one, state = checkpoint_bytes(config, parameters), state_bytes(config, parameters)
     budget, keep = config.budget.disk, config.node.checkpoint_keep
-    events = MAX_BYTES if budget is None else event_bytes(budget)
+    bound = config.budget.memory if budget is None and in_memory else budget
+    events = MAX_BYTES if bound is None else event_bytes(bound)
     logs = 2 * (events + LOG_BYTES)
     beside = logs + MARGIN_BYTES + estimates_bytes(config, parameters) + optimizer_bytes(config, parameters)
     if budget is None:
-        return DiskPlan(config=config, needed=beside + state + (keep + 1) * one)
+        return DiskPlan(config=config, needed=beside + state + (keep + 1) * one, event_bytes=events)
     has_memory = spare_memory is None or state <= spare_memory
     in_memory = has_memory and budget < beside + state + 2 * one
     beside += 0 if in_memory else state
@@ -116,15 +127,18 @@ def event_bytes(disk: int) -> int:
     return min(MAX_BYTES, max(LEAST_EVENT_BYTES, disk // (2 * EVENT_FILES_SHARE)))
 
 
-def _candidates(config: Config, least_examples: int) -> Iterator[tuple[Config, tuple[str, ...]]]:
+def _candidates(config: Config, least_examples: int, *, in_memory: bool) -> Iterator[tuple[Config, tuple[str, ...]]]:
     """Yield settings, each of which takes less than the one before, and what was chosen."""
     node = config.node
     moves: tuple[str, ...] = ()
     yield config, moves
-    if node.estimates_on == "memory" and config.sync.spec().averager == GOSSIP:
+    if in_memory and node.checkpoint_keep > 1:
+        node, moves = replace(node, checkpoint_keep=1), (*moves, "1 checkpoint kept")
+        yield config.model_copy(update={"node": node}), moves
+    if not in_memory and node.estimates_on == "memory" and config.sync.spec().averager == GOSSIP:
         node, moves = replace(node, estimates_on="disk"), (*moves, "neighbours' models on disk")
         yield config.model_copy(update={"node": node}), moves
-    if node.optimizer_on == "memory" and not why_not_filed(config):
+    if not in_memory and node.optimizer_on == "memory" and not why_not_filed(config):
         node, moves = replace(node, optimizer_on="disk"), (*moves, "optimizer on disk")
         yield config.model_copy(update={"node": node}), moves
     examples = node.micro_batch or config.train.batch_size

@@ -23,6 +23,7 @@ from node.roles.memory_forecast import optimizer_bytes as state_bytes
 from node.roles.observer import observes
 from node.system import free_memory, text
 from node.system.cgroups import HeldProcess, Limits, machine_memory
+from node.system.disk import lies_in_memory
 from node.system.errors import UsageError
 from node.system.process_use import held_bytes
 from node.training.budget_meter import folder_bytes
@@ -106,13 +107,24 @@ def within_budget(config: Config, around: NodeContext, *, used: Callable[[], int
         gpu = gpu_budget(config.budget.gpu_memory, trainer.device, nvml_reader(trainer.device))
         trainer.kept_by(least)  # loads most of the kernels that a step needs
         gpu.hold()
-    memory = plan_memory(config, needs_of(trainer, least, used), least_examples=least, machine=machine_memory())
-    disk = plan_disk(memory.config, trainer.trained_numel, spare_memory=spare_memory(memory))
+    folder = around.checkpoints.folder
+    in_memory = lies_in_memory(folder)
+    memory = plan_memory(
+        config,
+        needs_of(trainer, least, used, in_memory=in_memory),
+        least_examples=least,
+        machine=machine_memory(),
+        in_memory=in_memory,
+    )
+    disk = plan_disk(memory.config, trainer.trained_numel, spare_memory=spare_memory(memory), in_memory=in_memory)
     if disk.config.node.micro_batch:
         trainer.take_at_a_time(disk.config.node.micro_batch)
-    folder, keep = around.checkpoints.folder, disk.config.node.checkpoint_keep
-    most = memory.config.budget.memory
-    memory_watch = None if most is None else BudgetWatch(most, used, trainer, least)
+    keep, most = disk.config.node.checkpoint_keep, memory.config.budget.memory
+
+    def taken() -> int:
+        return used() + (folder_bytes(folder.parent) if in_memory else 0)
+
+    memory_watch = None if most is None else BudgetWatch(most, taken, trainer, least)
     return Budgeted(
         config=disk.config,
         around=replace(
@@ -147,10 +159,12 @@ def disk_room(plan: DiskPlan, checkpoints: Path, parameters: int) -> Callable[[]
     return lambda: named - folder_bytes(checkpoints.parent)
 
 
-def needs_of(trainer: Trainer, least: int, used: Callable[[], int] = held_bytes) -> Callable[[Config], int]:
+def needs_of(
+    trainer: Trainer, least: int, used: Callable[[], int] = held_bytes, *, in_memory: bool = False
+) -> Callable[[Config], int]:
     """Return what forecasts the memory, in bytes, of a node in this process with this trainer, which has just been
     built. Tries `least` examples, the fewest that may go through the model at a time. `used` returns what the process
-    holds."""
+    holds. `in_memory`: whether the node's folder lies in memory, and its files with it."""
     on_cpu = trainer.device.type == "cpu"
     example = trainer.kept_by(least) / least if on_cpu else 0.0
     free_memory.trim()
@@ -162,7 +176,11 @@ def needs_of(trainer: Trainer, least: int, used: Callable[[], int] = held_bytes)
         examples = candidate.node.micro_batch or candidate.train.batch_size
         kept = round(ACTIVATIONS * example * min(examples, candidate.train.batch_size))
         forecast = memory_forecast(trainer.trained_numel, str(trainer.device), candidate, kept=kept, program=program)
-        return round(SPARE * forecast.total)
+        return round(SPARE * forecast.total) + (files(candidate) if in_memory else 0)
+
+    def files(candidate: Config) -> int:
+        initial = candidate.sync.estimate_dtype.itemsize * trainer.numel
+        return plan_disk(candidate, trainer.trained_numel, in_memory=True).needed + initial
 
     return need
 

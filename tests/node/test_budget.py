@@ -38,7 +38,7 @@ from node.roles.budgeting import check_budget, disk_room, needs_of, within_budge
 from node.roles.logits_check import check_logits
 from node.roles.memory_forecast import memory_forecast
 from node.roles.memory_forecast import optimizer_bytes as state_bytes
-from node.system import cgroups, text
+from node.system import cgroups, disk, text
 from node.system.byte_sizes import EXAMPLE, byte_size
 from node.system.cgroups import HeldProcess, Hierarchy, Limits, hierarchies_in, machine_memory, remove_stale
 from node.system.errors import UsageError
@@ -260,6 +260,58 @@ def test_a_node_holds_no_more_than_the_machine_has(tmp_path: Path, monkeypatch: 
     held = 19_990 * MIB
     watch.look(0.0)
     assert trainer.micro_batch is not None
+
+
+def test_a_folder_in_memory_is_told_from_one_on_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = tmp_path.stat().st_dev
+    number, mounts = f"{os.major(device)}:{os.minor(device)}", tmp_path / "mountinfo"
+    monkeypatch.setattr(disk, "MOUNTS", mounts)
+    assert not disk.lies_in_memory(tmp_path), "a system that does not tell"
+    for kind, expected in (("ext4", False), ("tmpfs", True), ("ramfs", True)):
+        mounts.write_text(f"1 0 0:0 / /proc rw - proc proc rw\n\n9 1 {number} / / rw,noatime shared:1 - {kind} none rw\n")
+        assert disk.lies_in_memory(tmp_path / "run" / "checkpoint") is expected
+        assert not disk.lies_in_memory(Path("/proc/self"))
+
+
+def test_a_run_folder_in_memory_counts_and_nothing_is_moved_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel counts its pages, and ends the node for them."""
+    asked = config_of(budget={"memory": "2GB"})
+    on_disk = within_budget(asked, around_in(tmp_path), used=lambda: 0)
+    monkeypatch.setattr(budgeting, "lies_in_memory", lambda folder: True)
+    held = within_budget(asked, around_in(tmp_path), used=lambda: 0)
+    parameters = held.learned[1].numel()
+    assert held.disk.event_bytes < on_disk.disk.event_bytes, "logs would fill the memory"
+    assert held.memory.needed - on_disk.memory.needed == held.disk.needed + 4 * parameters
+    kept = held.config.node.checkpoint_keep
+    assert kept == asked.node.checkpoint_keep > 1
+    trainer, seen, budget = held.learned[0], [], held.memory.needed
+    assert isinstance(trainer, Trainer)
+    need = needs_of(trainer, 1, lambda: 0, in_memory=True)
+    with pytest.raises(UsageError):
+        while True:
+            plan = plan_memory(config_of(budget={"memory": budget}), need, in_memory=True)
+            assert (plan.config.node.estimates_on, plan.config.node.optimizer_on) == ("memory", "memory")
+            seen.append(plan.moves)
+            budget = plan.needed - 1
+    assert list(dict.fromkeys(seen))[:3] == [
+        ("with the run folder, which lies in memory",),
+        ("with the run folder, which lies in memory", "1 checkpoint kept"),
+        ("with the run folder, which lies in memory", "1 checkpoint kept", "8 examples at a time"),
+    ]
+    with pytest.raises(UsageError, match="this node with its run folder, which lies in memory, needs"):
+        within_budget(config_of(budget={"memory": "1MB"}), around_in(tmp_path), used=lambda: 0)
+
+
+def test_files_in_memory_are_watched_with_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "events.jsonl").write_bytes(bytes(1000))
+    for in_memory in (False, True):
+        monkeypatch.setattr(budgeting, "lies_in_memory", lambda folder, answer=in_memory: answer)
+        budgeted = within_budget(config_of(budget={"memory": "20GB"}), around_in(tmp_path), used=lambda: 5)
+        (watch,) = budgeted.watches
+        assert isinstance(watch, BudgetWatch)
+        assert watch._used() == (1005 if in_memory else 5)
 
 
 def test_who_shares_logits_may_have_a_budget_of_cores(tmp_path: Path) -> None:

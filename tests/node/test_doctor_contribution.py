@@ -323,12 +323,12 @@ def test_a_budget_of_memory_is_measured_with_what_it_moves(monkeypatch: pytest.M
     def only_few(config: Config) -> int:
         return 0 if config.node.micro_batch == 2 else 10**12
 
-    monkeypatch.setattr(machine, "needs_of", lambda *_: only_few)
+    monkeypatch.setattr(machine, "needs_of", lambda *_, **__: only_few)
     machine.as_planned(subject, model)
     assert model.trainer is not None
     assert model.trainer.micro_batch == 2
     assert isinstance(model.trainer.optimizer, FiledOptimizer)
-    monkeypatch.setattr(machine, "needs_of", lambda *_: lambda config: 10**12)
+    monkeypatch.setattr(machine, "needs_of", lambda *_, **__: lambda config: 10**12)
     refused = machine.model_of(subject)
     machine.as_planned(subject, refused)
     assert refused.trainer is not None
