@@ -30,8 +30,10 @@ from node.training.budget_meter import folder_bytes
 from node.training.budget_watch import BudgetWatch
 from node.training.checkpoint import CheckpointStore
 from node.training.checkpoint_room import estimates_bytes, optimizer_bytes
+from node.training.estimates import MAX_DEPARTED
 from node.training.gpu_budget import GpuBudget, gpu_budget
 from node.training.machine_readings import nvml_reader
+from p2ptrain.sync.strategy_spec import GOSSIP
 from p2ptrain.training import Learner, Trainer
 from p2ptrain.training.logits_trainer import LogitsTrainer
 
@@ -176,13 +178,21 @@ def needs_of(
         examples = candidate.node.micro_batch or candidate.train.batch_size
         kept = round(ACTIVATIONS * example * min(examples, candidate.train.batch_size))
         forecast = memory_forecast(trainer.trained_numel, str(trainer.device), candidate, kept=kept, program=program)
-        return round(SPARE * forecast.total) + (files(candidate) if in_memory else 0)
+        return round(SPARE * (forecast.total + departed_bytes(candidate, trainer.numel))) + (files(candidate) if in_memory else 0)
 
     def files(candidate: Config) -> int:
         initial = candidate.sync.estimate_dtype.itemsize * trainer.numel
         return plan_disk(candidate, trainer.trained_numel, in_memory=True).needed + initial
 
     return need
+
+
+def departed_bytes(config: Config, parameters: int) -> int:
+    """Return the most bytes of memory that models of departed neighbours take, beside those of `network.degree`: whoever
+    comes and goes would otherwise have the kernel end the node."""
+    if config.node.estimates_on == "disk" or config.sync.spec().averager != GOSSIP:
+        return 0
+    return MAX_DEPARTED * config.sync.estimate_dtype.itemsize * parameters
 
 
 def optimizer_bytes_of(trainer: Trainer) -> int:

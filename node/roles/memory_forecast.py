@@ -87,6 +87,10 @@ class MemoryForecast:
     """Updates: the neighbours' newest ones and those that are being fetched, and own ones."""
     work: int
     """Vectors that a round makes and drops: none where a whole model is averaged, and a codec works by parts."""
+    personal: int
+    """A second model of the node's own, its gradient and optimizer, and the two models that it is held near."""
+    shift: int
+    """The model that is kept to notice shifts of data, and the round's, which takes its place."""
     visits: int
     """As many visitors' differences as a round takes, the models that they start from, and what their mean takes: who
     comes is nobody's choice here."""
@@ -135,8 +139,15 @@ def memory_forecast(
         payloads=(own_payloads + 2 * tracked) * payload,
         work=max(work_bytes(config, rounds_outer, parameters), drafting)
         + vector * (config.train.step_normalization != Unnormalized.name),
+        personal=0 if on_gpu or config.personal.find() is None else personal_bytes(config, parameters),
+        shift=2 * vector if config.shift.on else 0,
         visits=visits_bytes(config, parameters) if config.visits.on else 0,
     )
+
+
+def personal_bytes(config: Config, parameters: int) -> int:
+    """Return the bytes of a personal model and of what trains it."""
+    return 4 * FP32 * parameters + optimizer_bytes(_without_drift(config), parameters)
 
 
 def visits_bytes(config: Config, parameters: int) -> int:
@@ -167,10 +178,14 @@ def resident_optimizer_bytes(config: Config, parameters: int, kept: int) -> int:
     twice. A block is moved when what a batch keeps is free again, so the larger of the two counts."""
     if config.node.optimizer_on == "memory":
         return optimizer_bytes(config, parameters)
-    without_drift = config.model_copy(update={"train": replace(config.train, drift=NoCorrection.name)})
+    without_drift = _without_drift(config)
     filed = optimizer_bytes(without_drift, parameters)
     block = optimizer_bytes(without_drift, min(parameters, BLOCK_NUMEL))
     return optimizer_bytes(config, parameters) - filed + max(0, FILED_COPIES * block - kept)
+
+
+def _without_drift(config: Config) -> Config:
+    return config.model_copy(update={"train": replace(config.train, drift=NoCorrection.name)})
 
 
 def genesis_filed_from(config: Config) -> int:

@@ -48,6 +48,7 @@ from node.training.budget_meter import BudgetMeter
 from node.training.budget_watch import SETTLE_S, BudgetWatch
 from node.training.checkpoint import CheckpointStore
 from node.training.checkpoint_room import estimates_bytes, expected_bytes, optimizer_bytes
+from node.training.estimates import MAX_DEPARTED
 from node.training.executors import InlineExecutor
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks.base import Shard
@@ -260,6 +261,18 @@ def test_a_node_holds_no_more_than_the_machine_has(tmp_path: Path, monkeypatch: 
     held = 19_990 * MIB
     watch.look(0.0)
     assert trainer.micro_batch is not None
+
+
+def test_models_of_neighbours_that_have_left_have_room_in_a_budget(tmp_path: Path) -> None:
+    config = config_of(network={"degree": 4})
+    trainer = own_trainer(config, "node")
+    need = needs_of(trainer, 1, lambda: 0)
+    on_disk = config.model_copy(update={"node": replace(config.node, estimates_on="disk")})
+    most = estimates_bytes(on_disk, trainer.numel)  # what the same models take there
+    assert most == (4 + MAX_DEPARTED) * 4 * trainer.numel
+    assert need(config) - need(on_disk) == pytest.approx(budgeting.SPARE * most, abs=2)
+    allreduce = config_of(sync={"strategy": "allreduce"})
+    assert budgeting.departed_bytes(allreduce, 1000) == 0
 
 
 def test_a_folder_in_memory_is_told_from_one_on_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import torch
 import visit_harness
 
 from node.config.schema import Config, from_raw
+from node.roles.assembly import own_trainer
 from node.roles.memory_forecast import FP32, PROGRAM_BYTES, memory_forecast, payload_bytes, visits_bytes
 from p2ptrain import tasks
 from p2ptrain.compress.blocks import CHUNK_NUMEL
@@ -18,6 +19,7 @@ from p2ptrain.sync.mime import Mime
 from p2ptrain.tasks import Shard
 from p2ptrain.training import Trainer
 from p2ptrain.training.anchor_optimizer import AnchorOptimizer
+from p2ptrain.training.ditto import DittoTrainer
 from p2ptrain.visits.model_versions import VERSIONS_KEPT
 
 PEERS = ("one", "two", "three")
@@ -113,6 +115,25 @@ def test_what_a_strategy_that_averages_moments_holds() -> None:
     )
     assert with_moments.outer - plain.outer == pytest.approx(2 * 4 * 10**6, rel=1e-4), "copies of AdamW's"
     assert with_moments.gradient == plain.gradient
+
+
+def test_what_a_personal_model_holds() -> None:
+    config = config_of(personal={"strength": 0.1})
+    trainer = own_trainer(config, "node")
+    assert isinstance(trainer, DittoTrainer)
+    trainer.begin_round()
+    own = trainer.personal
+    buffers = (*own.optimizer.buffers.values(), *own.drift.buffers.values())
+    assert trainer._snapshot_d is not None
+    holds = sizes(own.flat.data_d, own.flat.grad_d, trainer._snapshot_d, *buffers)
+    assert memory_forecast(trainer.numel, "cpu", config).personal == pytest.approx(holds, rel=0.001)
+    assert memory_forecast(trainer.numel, "cuda", config).personal == 0
+    assert memory_forecast(trainer.numel, "cpu", config_of()).personal == 0
+
+
+def test_the_model_that_is_kept_to_notice_shifts_is_counted() -> None:
+    config = config_of(shift={"detector": "page_hinkley"})
+    assert memory_forecast(1000, "cpu", config).total == memory_forecast(1000, "cpu", config_of()).total + 8000
 
 
 def test_the_mean_of_late_weights_is_a_vector_more() -> None:
