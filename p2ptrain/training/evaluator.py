@@ -52,7 +52,7 @@ class Evaluator:
 
     def take_at_a_time(self, examples: int) -> None:
         """Let no more examples go through the model at a time."""
-        self._micro.size = examples
+        self._micro.take(examples)
 
     def loss(self, x_d: torch.Tensor, batches: list[Batch] | None = None) -> float:
         """Mean loss of the model `x_d` (d,) over `batches`, by default the held-out ones, weighed by predictions.

@@ -65,6 +65,8 @@ class LogitsTrainer(Learner):
         self._public_steps = Trainer(
             self._consensus, config, Shard(), data_seed=own.data_seed, model=shell_of(own.model).train()
         )
+        if own.micro_batch is not None:  # `node.micro_batch`
+            self._public_steps.take_at_a_time(own.micro_batch)
         self._has_target = False
         self._count()
         self._told_d = torch.zeros(self.numel, dtype=torch.float32)

@@ -36,6 +36,10 @@ class MicroBatch:
         self._task = task
         self.size: int | None = None
 
+    def take(self, examples: int) -> None:
+        """Take no more than so many examples at a time from now on: fewer, where memory has run out with as many."""
+        self.size = examples if self.size is None else min(self.size, examples)
+
     def cut(self, batch: Batch) -> list[tuple[Batch, int]]:
         """Return the pieces of `batch`, each with its predictions. Of several, those without any are left out."""
         parts = [batch] if self.size is None else pieces(batch, self.size)

@@ -160,7 +160,7 @@ class Trainer(Learner):
     def take_at_a_time(self, examples: int) -> None:
         """Let no more examples go through the model at a time, in a step or an evaluation. The gradient is that of the
         whole batch, within rounding."""
-        self._micro.size = examples
+        self._micro.take(examples)
         if self._private_steps is not None:
             draws = self._private_steps.draws
             draws.chunk = min(draws.chunk, examples)

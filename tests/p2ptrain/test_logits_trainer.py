@@ -248,3 +248,10 @@ def test_a_model_without_logits_is_refused() -> None:
 
     with pytest.raises(TaskError, match="no logits of its targets"):
         LogitsTrainer(Trainer(Flat(public=PUBLIC), CONFIG, Shard()))
+
+
+def test_public_steps_take_no_more_examples_at_a_time_than_own_ones() -> None:
+    own = Trainer(tasks.get("digits", public=PUBLIC), CONFIG, Shard(index=0, count=4))
+    own.take_at_a_time(2)
+    assert LogitsTrainer(own)._public_steps.micro_batch == 2
+    assert trainer()._public_steps.micro_batch is None

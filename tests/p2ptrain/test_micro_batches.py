@@ -389,3 +389,14 @@ def test_a_trial_before_the_run_takes_held_out_examples_that_fit() -> None:
     assert task.seen[-1] == 12
     with pytest.raises(TaskFaultError, match="with one example at a time"):
         preflight(Narrow(0), TrainConfig(batch_size=16, device="cpu", eval_examples=50), Shard())
+
+
+def test_a_limit_does_not_raise_what_memory_has_left_room_for() -> None:
+    """A watch of the budget may halve the number as it was when memory has just run out."""
+    trainer = Trainer(Small(3), TrainConfig(device="cpu", warmup_steps=0, batch_size=16), Shard())
+    trainer.step()
+    assert trainer.micro_batch == 2
+    trainer.take_at_a_time(8)
+    assert trainer.micro_batch == 2
+    trainer.take_at_a_time(1)
+    assert trainer.micro_batch == 1
