@@ -35,11 +35,21 @@ class NamelessFile:
         """Make the file so large, and reserve the room where the system can. Raises OSError where there is too
         little."""
         if size > self._size:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self._descriptor, 0, size)
-            else:
+            if not self._reserved(size):
                 os.ftruncate(self._descriptor, size)
             self._size = size
+
+    def _reserved(self, size: int) -> bool:
+        """Reserve so many bytes. False where the system or its file system knows no such call (ZFS under musl)."""
+        if not hasattr(os, "posix_fallocate"):
+            return False
+        try:
+            os.posix_fallocate(self._descriptor, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            return False
+        return True
 
     def read_into(self, start: int, out: memoryview) -> None:
         """Fill `out` with the bytes from this place on. Raises OSError, also where there are fewer."""

@@ -2,11 +2,12 @@
 lost where the disk refuses them. The disk refuses by the kernel's own limit on the size of files."""
 
 import ctypes
+import errno
 import gc
 import os
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -236,3 +237,22 @@ def test_an_estimate_in_a_file_takes_no_memory(tmp_path: Path, estimates: str) -
 def _status(field: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def test_a_file_system_that_reserves_no_room_takes_a_vector_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(number: int) -> Callable[..., None]:
+        def refuse(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return refuse
+
+    monkeypatch.setattr(os, "posix_fallocate", unknown(errno.EOPNOTSUPP))
+    file = NamelessFile(tmp_path)
+    file.reserve(100)
+    assert len(file) == 100
+    assert file[0:100] == bytes(100)
+    monkeypatch.setattr(os, "posix_fallocate", unknown(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space"):
+        file.reserve(200)
