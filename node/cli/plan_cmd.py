@@ -156,7 +156,7 @@ def _model(
         count = _read("--params", quantities.count, params)
         if count > MOST_PARAMETERS:
             raise UsageError(f"--params: {params} is beyond any model", f"at most {MOST_PARAMETERS:g}")
-        shape, length = model_shape.shape_of_size(count), USUAL_LENGTH
+        shape, length = _checked("--params", lambda: model_shape.shape_of_size(count)), USUAL_LENGTH
     elif size is not None:
         shape = _checked("--size", lambda: model_shape.shape_of_byte_lm(size))
         length, task = model_shape.context_of_byte_lm(size), {"name": "byte-lm", "size": size}

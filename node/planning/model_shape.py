@@ -56,15 +56,18 @@ class ModelShape:
     def with_trained(self, trained: float, *, bits: float = 16) -> "ModelShape":
         """Return the same model with so many trained parameters beside it, as adapters have, all others frozen in so
         many bits. ValueError unless these are fewer."""
-        if not 0 < trained < self.parameters:
+        if not 1 <= round(trained) < self.parameters:
             raise ValueError(
-                f"trained parameters must be fewer than the model's {self.parameters:,}, not {trained:,.0f}"
+                f"trained parameters must be one at least and fewer than the model's {self.parameters:,}, not {trained:,.0f}"
             )
         return replace(self, trained=round(trained), frozen_bytes=(self.parameters - round(trained)) * bits / 8)
 
 
 def shape_of_size(parameters: float) -> ModelShape:
-    """Return a model of so many parameters, with layers and widths as such models have them."""
+    """Return a model of so many parameters, with layers and widths as such models have them. ValueError unless that
+    is one at least."""
+    if round(parameters) < 1:
+        raise ValueError(f"a model has one parameter at least, not {parameters:g}")
     layers = max(1, round((parameters / (MATRICES * WIDTH_TO_DEPTH**2)) ** (1 / 3)))
     width = max(8, round((parameters / (MATRICES * layers)) ** 0.5))
     head_width = min(HEAD_WIDTH, width)

@@ -61,7 +61,10 @@ def seconds(text: str) -> float:
         return 0.0
     if unit not in SECONDS:
         raise QuantityError(f"{_short(text)} is no time: end it with {', '.join(SECONDS)}, such as 80ms")
-    return value * SECONDS[unit]
+    found = value * SECONDS[unit]
+    if not math.isfinite(found):
+        raise QuantityError(f"{_short(text)} is no time that ends: write 80ms")
+    return found
 
 
 def duration(text: str) -> float:

@@ -54,4 +54,5 @@ def _beside(found: RunForecast) -> dict[str, Any]:
     else:
         rates = usual_rates() if request.calibration is None else request.calibration.rates
         charged = vector_work(rates, request.config, values=values, neighbours=neighbours)
-    return charged | {"evaluate_s": found.step_s * FORWARD_SHARE * train.eval_examples / train.batch_size}
+    examples = train.batch_size * train.grad_accumulation  # of a step
+    return charged | {"evaluate_s": found.step_s * FORWARD_SHARE * train.eval_examples / examples}

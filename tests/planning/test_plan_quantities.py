@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.planning.model_shape import shape_of_size
 from node.planning.quantities import QuantityError, bits_per_second, bytes_in, count, seconds, share
 
 PARSERS = (bits_per_second, bytes_in, count, seconds, share)
@@ -84,3 +85,18 @@ def test_a_byte_is_eight_bits_and_a_prefix_is_what_it_is(value, unit):
     size = {"k": 1e3, "M": 1e6, "G": 1e9}[unit[0]] * (1 if unit.endswith("bit") else 8)
     size = 8 * 2**20 if unit == "MiB" else size
     assert bits_per_second(f"{value!r}{unit}") == pytest.approx(value * size)
+
+
+def test_a_time_without_end_is_none() -> None:
+    with pytest.raises(QuantityError, match="no time that ends"):
+        seconds("1e308d")
+
+
+def test_a_model_has_one_parameter_at_least() -> None:
+    with pytest.raises(ValueError, match="one parameter at least"):
+        shape_of_size(0.4)
+    small = shape_of_size(0.6)
+    assert small.flops(1, 1) > 0
+    for trained in (0.4, small.parameters):
+        with pytest.raises(ValueError, match="one at least and fewer"):
+            shape_of_size(100).with_trained(trained if trained < 1 else 100)
