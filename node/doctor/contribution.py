@@ -85,15 +85,19 @@ class Contribution:
 
 
 def measured(
-    trainer: Trainer, config: Config, for_s: float, clock: Callable[[], float] = time.perf_counter
+    trainer: Trainer,
+    config: Config,
+    for_s: float,
+    clock: Callable[[], float] = time.perf_counter,
+    step: Callable[[], object] | None = None,
 ) -> Measurement:
-    """Train for `for_s` seconds. Whatever the task raises."""
+    """Train for `for_s` seconds, by `step`, where it is more than one of the trainer's. Whatever the task raises."""
     on_gpu = trainer.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(trainer.device)
     meter = meter_for(trainer.device, watts=config.monitoring.watts_per_core)
     began = clock()
-    rates = step_rates(trainer, clock, for_s)
+    rates = step_rates(trainer, clock, for_s, step)
     rates = replace(rates, step_s=_slowed(config, trainer) * rates.step_s)
     watts, by = _watts(meter, clock() - began)
     return Measurement(
@@ -105,13 +109,13 @@ def measured(
     )
 
 
-def contribution(config: Config, parameters: int, found: Measurement, asked: Measuring) -> Contribution:
-    """Return what follows of what was measured, for a model with so many trained parameters."""
+def contribution(config: Config, shared: int, found: Measurement, asked: Measuring) -> Contribution:
+    """Return what follows of what was measured, where members share vectors of so many values."""
     rates, train = found.rates, config.train
     evaluation_s = evaluation_seconds(train, rates.step_s)
     round_s, steps = _round(config, rates.step_s, evaluation_s, asked)
     neighbours = config.network.degree if asked.neighbours is None else asked.neighbours
-    traffic, bytes_unknown = _traffic(config, parameters, neighbours)
+    traffic, bytes_unknown = _traffic(config, shared, neighbours)
     sent = None if traffic is None else sent_in_round(traffic, usual_rates(), round_s)
     rounds = DAY_S / round_s
     watts, by = (found.watts, found.watts_by) if asked.watts is None else (asked.watts, "--watts")
@@ -175,9 +179,9 @@ def _rounds(it: Contribution, config: Config, asked: Measuring) -> Finding:
 def _bytes(it: Contribution, config: Config, model: Model) -> Finding:
     if it.payload_bytes is None or it.up_bytes_a_day is None or it.link_bits_per_s is None:
         return Finding(check="bytes", level="unknown", seen=f"not known beforehand: {it.bytes_unknown}")
-    each_bits = 8 * it.payload_bytes / model.parameters
+    each_bits, of = 8 * it.payload_bytes / model.shared, "parameter" if model.logits is None else "logit"
     seen = f"{text.size(it.up_bytes_a_day)} a day up and as much down, with {text.plural(it.neighbours, 'neighbour')}: "
-    seen += f"{text.size(it.payload_bytes)} a round to each ({each_bits:.3g} bits a parameter); "
+    seen += f"{text.size(it.payload_bytes)} a round to each ({each_bits:.3g} bits a {of}); "
     seen += f"a link with {_rate(it.link_bits_per_s)} each way keeps up"
     bounds = (config.network.up_bytes_per_s, config.network.down_bytes_per_s)
     least = min((bound for bound in bounds if bound), default=None)
@@ -212,10 +216,10 @@ def _round(config: Config, step_s: float, evaluation_s: float, asked: Measuring)
     return round_s, fitting if config.node.overlap else min(planned, fitting)
 
 
-def _traffic(config: Config, parameters: int, neighbours: int) -> tuple[RoundTraffic | None, str]:
+def _traffic(config: Config, shared: int, neighbours: int) -> tuple[RoundTraffic | None, str]:
     """None, and why, for a codec or strategy of which no plan can know the bytes."""
     try:
-        return round_traffic(config, parameters, neighbours + 1), ""
+        return round_traffic(config, shared, neighbours + 1), ""
     except ValueError as error:
         return None, str(error)
 

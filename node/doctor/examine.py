@@ -92,11 +92,14 @@ async def _contribution(subject: Subject, model: Model | None, tell: Tell) -> tu
         seen = f"not measured: with site.{config.site.needs_ranks} the ranks of torchrun train together"
         return None, [Finding(check="speed", level="unknown", seen=seen)]
     tell(f"training for {asked.for_s:g} seconds, to see what this machine contributes")
-    trainer, for_s = model.trainer, asked.for_s
+    trainer, for_s, logits = model.trainer, asked.for_s, model.logits
 
     def measure() -> Measurement:
         machine.as_planned(subject, model)
-        return contribution.measured(trainer, config, for_s)
+        if logits is None:
+            return contribution.measured(trainer, config, for_s)
+        logits.load_vector(logits.initial_vector())  # a consensus: from the second round on, steps go towards one
+        return contribution.measured(trainer, config, for_s, step=logits.take_step)
 
     found: Measurement | None = None
     try:
@@ -107,7 +110,7 @@ async def _contribution(subject: Subject, model: Model | None, tell: Tell) -> tu
         return None, [Finding(check="speed", level="problem", seen=known.message, fix=known.hint)]
     if found is None:
         return None, [_too_slow(config, asked)]
-    given = contribution.contribution(config, model.parameters, found, asked)
+    given = contribution.contribution(config, model.shared, found, asked)
     return given, contribution.findings_of(given, config, model, asked)
 
 

@@ -10,6 +10,7 @@ from node.config.schema import Config
 from node.config.sections import NetworkConfig, NodeConfig
 from node.swarm.credentials import Credentials
 from p2ptrain.training import Trainer
+from p2ptrain.training.logits_trainer import LogitsTrainer
 from p2ptrain.training.preflight import Preflight
 
 Level = Literal["ok", "unknown", "warning", "problem"]
@@ -71,11 +72,18 @@ class Model:
     run: RunInfo
     trainer: Trainer | None = None
     """The one that was built: its steps may be measured."""
+    logits: LogitsTrainer | None = None
+    """What shares its logits, where the run's members do."""
     trial: Preflight | None = None
     """What trying a task of the user's own has shown; None for a built-in one."""
 
     frozen_bytes: int = 0
     """Of parameters that are not trained, such as those of the base model under adapters."""
+
+    @property
+    def shared(self) -> int:
+        """Return how many values members share: parameters, or logits."""
+        return self.parameters if self.logits is None else self.logits.numel
 
     @property
     def kept_bytes(self) -> int:

@@ -100,8 +100,8 @@ def model_of(subject: Subject) -> Model:
     config = with_threads(subject.learning)
     trainer = own_trainer(config, ASKER, spend=_told_to_nobody)
     task, shard, seed = trainer.task, trainer.shard, trainer.data_seed
-    if is_of_logits(config.train):
-        logits = LogitsTrainer(trainer)
+    logits = LogitsTrainer(trainer) if is_of_logits(config.train) else None
+    if logits is not None:
         run = run_info(config, logits.fingerprint, logits.initial_vector())
     else:
         run = run_info(config, trainer.fingerprint, trainer.vector(), identity_of(task, trainer.model))
@@ -111,6 +111,7 @@ def model_of(subject: Subject) -> Model:
         device=str(trainer.device),
         run=run,
         trainer=trainer,
+        logits=logits,
         trial=trial,
         frozen_bytes=frozen_bytes(trainer.model),
     )

@@ -82,9 +82,7 @@ class DiskPlan(BudgetPlan):
     """Whether the optimizer's state, which the next checkpoint is written from, is kept in memory and not on disk."""
 
 
-def plan_disk(
-    config: Config, parameters: int, *, spare_memory: int | None = None, in_memory: bool = False
-) -> DiskPlan:
+def plan_disk(config: Config, parameters: int, *, spare_memory: int | None = None, in_memory: bool = False) -> DiskPlan:
     """Return the settings with as many checkpoints kept as fit into `budget.disk`, of a model of so many parameters. A
     checkpoint is replaced by one that is whole, so that two must fit; where the optimizer's state does not fit beside
     them, it is kept in memory, of which `spare_memory` bytes are left (None: unbounded). `in_memory`: whether the

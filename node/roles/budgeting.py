@@ -178,7 +178,9 @@ def needs_of(
         examples = candidate.node.micro_batch or candidate.train.batch_size
         kept = round(ACTIVATIONS * example * min(examples, candidate.train.batch_size))
         forecast = memory_forecast(trainer.trained_numel, str(trainer.device), candidate, kept=kept, program=program)
-        return round(SPARE * (forecast.total + departed_bytes(candidate, trainer.numel))) + (files(candidate) if in_memory else 0)
+        return round(SPARE * (forecast.total + departed_bytes(candidate, trainer.numel))) + (
+            files(candidate) if in_memory else 0
+        )
 
     def files(candidate: Config) -> int:
         initial = candidate.sync.estimate_dtype.itemsize * trainer.numel

@@ -281,7 +281,9 @@ def test_a_folder_in_memory_is_told_from_one_on_a_disk(tmp_path: Path, monkeypat
     monkeypatch.setattr(disk, "MOUNTS", mounts)
     assert not disk.lies_in_memory(tmp_path), "a system that does not tell"
     for kind, expected in (("ext4", False), ("tmpfs", True), ("ramfs", True)):
-        mounts.write_text(f"1 0 0:0 / /proc rw - proc proc rw\n\n9 1 {number} / / rw,noatime shared:1 - {kind} none rw\n")
+        mounts.write_text(
+            f"1 0 0:0 / /proc rw - proc proc rw\n\n9 1 {number} / / rw,noatime shared:1 - {kind} none rw\n"
+        )
         assert disk.lies_in_memory(tmp_path / "run" / "checkpoint") is expected
         assert not disk.lies_in_memory(Path("/proc/self"))
 

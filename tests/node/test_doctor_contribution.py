@@ -47,7 +47,7 @@ def ticking(*seconds: float) -> Clock:
 
 
 def page_of(it: contribution.Contribution, config: Config, asked: Measuring) -> dict[str, Finding]:
-    model = SimpleNamespace(parameters=9226)
+    model = SimpleNamespace(shared=9226, logits=None)
     return {each.check: each for each in findings_of(it, config, model, asked)}  # type: ignore[arg-type]
 
 
@@ -333,6 +333,26 @@ def test_a_budget_of_memory_is_measured_with_what_it_moves(monkeypatch: pytest.M
     machine.as_planned(subject, refused)
     assert refused.trainer is not None
     assert refused.trainer.micro_batch is None
+
+
+def test_who_shares_logits_sends_these_and_takes_public_steps_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import trio
+
+    def quick(trainer: Trainer, config: Config, for_s: float, **more: Any) -> Measurement:
+        return measured(trainer, config, 0.01, **more)
+
+    monkeypatch.setattr(contribution, "measured", quick)
+    config = digits("task.public=30", "train.shares=logits", "sync.compressor=none")
+    subject = Subject(**_of(config, tmp_path), measuring=Measuring())
+    model = machine.model_of(subject)
+    assert model.logits is not None
+    given, lines = trio.run(examine._contribution, subject, model, lambda line: None)
+    assert given is not None, lines
+    assert given.payload_bytes == pytest.approx(4 * 300, rel=0.1)
+    assert model.logits._public_steps.global_step == given.steps_timed + 1
+    assert any("bits a logit)" in line.seen for line in lines)
 
 
 @pytest.mark.parametrize(("cpu", "slowed"), [(0.25, 4.0), (1.5, 1.0)])

@@ -146,10 +146,9 @@ def test_half_and_twice_of_each_input_go_the_way_they_must():
 
 def test_an_evaluation_of_a_scenario_is_no_longer_where_steps_gather_gradients() -> None:
     once, gathered = (
-        forecast(request(nodes=8).with_settings(train={"grad_accumulation": count, "batch_size": 4})) for count in (1, 8)
+        forecast(request(nodes=8).with_settings(train={"grad_accumulation": count, "batch_size": 4}))
+        for count in (1, 8)
     )
-    one, other = (
-        tomllib.loads(scenario_toml(each))["devices"]["planned"]["evaluate_s"] for each in (once, gathered)
-    )
+    one, other = (tomllib.loads(scenario_toml(each))["devices"]["planned"]["evaluate_s"] for each in (once, gathered))
     assert gathered.step_s == pytest.approx(8 * once.step_s)
     assert other == pytest.approx(one)
