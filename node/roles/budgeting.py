@@ -190,8 +190,8 @@ def needs_of(
 
 
 def departed_bytes(config: Config, parameters: int) -> int:
-    """Return the most bytes of memory that models of departed neighbours take, beside those of `network.degree`:
-    whoever comes and goes would otherwise have the kernel end the node."""
+    """Return the most bytes of memory that models of departed neighbours take, beside those of `network.degree`. Peers
+    that join and leave would otherwise have the kernel end the node."""
     if config.node.estimates_on == "disk" or config.sync.spec().averager != GOSSIP:
         return 0
     return MAX_DEPARTED * config.sync.estimate_dtype.itemsize * parameters
