@@ -58,8 +58,8 @@ class ModelShape:
         many bits. ValueError unless these are fewer."""
         if not 1 <= round(trained) < self.parameters:
             raise ValueError(
-                f"trained parameters must be one at least and fewer than the model's {self.parameters:,}, not "
-                f"{trained:,.0f}"
+                f"trained parameters must be fewer than the model's {self.parameters:,}, and one at least, not "
+                f"{trained:g}"
             )
         return replace(self, trained=round(trained), frozen_bytes=(self.parameters - round(trained)) * bits / 8)
 
