@@ -98,5 +98,5 @@ def test_a_model_has_one_parameter_at_least() -> None:
     small = shape_of_size(0.6)
     assert small.flops(1, 1) > 0
     for trained in (0.4, small.parameters):
-        with pytest.raises(ValueError, match="fewer than .* one at least"):
+        with pytest.raises(ValueError, match=r"fewer than .* one at least"):
             shape_of_size(100).with_trained(trained if trained < 1 else 100)
