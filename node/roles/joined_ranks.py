@@ -39,6 +39,9 @@ LONGEST_WAIT: Final = timedelta(hours=1)
 """
 
 
+AS_MANY_STEPS: Final = "give all ranks as many batches: drop the last ones of those that have more"
+
+
 class LoopNode(Protocol):
     """The node of a user's loop, wherever it runs. All methods belong to the thread that trains."""
 
@@ -82,6 +85,8 @@ class _Word(IntEnum):
     FAILED = 2
     BEGUN = 3
     """Its node has begun, or could not: which of the two, and what with, follows."""
+    LEAVING = 4
+    """It takes no more steps. One word more says what the last round has changed."""
 
 
 _WORDS = frozenset(map(int, _Word))
@@ -249,6 +254,7 @@ class LeadingNode:
             with suppress(RuntimeError):
                 self.ranks.say(_Word.FAILED)
             raise
+        self.ranks.say(_Word.LEAVING)
         self._hand_on()
 
     def close(self) -> None:
@@ -306,17 +312,24 @@ class FollowingNode:
             self.ranks.say()  # follows until rank 0 has all
 
     def step(self) -> None:
-        """Count a step, and take up what the swarm has changed. Raises RunError where rank 0's node has failed."""
+        """Count a step, and take up what the swarm has changed. Raises RunError where rank 0's node has failed, or
+        takes no more steps."""
         assert self.ranks.learner is not None
         self.ranks.learner.take_step()
         self.has_trained = True
-        self._take_up()
+        if self._take_up() is _Word.LEAVING:
+            raise RunError("rank 0 has left the swarm, and this rank takes more steps", AS_MANY_STEPS)
 
     def stop(self, *, cut_short: bool) -> None:
-        """Take up the last correction, unless `cut_short`."""
+        """Take up the last correction, unless `cut_short`. Raises RunError where rank 0 takes more steps: it would wait
+        for this rank in each of them."""
         self._cut_short = cut_short
-        if not cut_short:
-            self._take_up()
+        if cut_short:
+            return
+        if self._take_up() is not _Word.LEAVING:
+            self._cut_short = True
+            raise RunError("this rank leaves the swarm, and rank 0 takes more steps", AS_MANY_STEPS)
+        self._take_up()
 
     def close(self) -> None:
         """Let go of what this rank holds, once rank 0 wants nothing more of it; at once where all was cut short."""
@@ -331,12 +344,13 @@ class FollowingNode:
         """Raise UsageError: rank 0 has the state."""
         raise UsageError("this is not rank 0, which has the swarm's state", "save it there")
 
-    def _take_up(self) -> None:
+    def _take_up(self) -> _Word:
         word = self.ranks.say()
         if word is _Word.FAILED:
             raise RunError("the node of rank 0 has failed", "see what rank 0 says")
         if word is _Word.CHANGED:
             self.ranks.share_parameters()
+        return word
 
 
 def cut_vectors(shards: ShardedModel, config: Config) -> None:
