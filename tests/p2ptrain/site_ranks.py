@@ -125,6 +125,59 @@ class OwnTask(ByteLM):
         return int((batch[1] % 3 > 0).sum())
 
 
+class Layer(nn.Module):
+    """Adds something to what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.linear(x).relu()
+
+
+class OddModel(nn.Module):
+    """Of what FSDP2 does not cut by itself: a number, an empty parameter, one that is not contiguous, one in bf16, one
+    that a block has in common with the model, a block that is there twice, and lists of lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        twice = Layer()
+        self.layers = nn.ModuleList([nn.Embedding(256, 16), nn.ModuleList([Layer(), twice]), twice, Layer()])
+        self.layers[3].linear.bias = self.layers[2].linear.bias
+        self.out = nn.Linear(16, 256, bias=False)
+        self.out.weight = self.layers[0].weight
+        self.turned, self.empty = nn.Parameter(torch.randn(16, 8).t() / 8), nn.Parameter(torch.zeros(0, 4))
+        self.scale, self.shift = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.zeros(1))
+        self.layers[0].weight.data /= 8
+        self.float()
+        self.scale.data = self.scale.data.to(torch.bfloat16)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.layers[0](tokens)
+        for layer in (*self.layers[1], self.layers[2], self.layers[3]):
+            x = layer(x)
+        x = (x + (x @ self.turned.t()) @ self.turned) * self.scale + self.shift + self.empty.sum()
+        out: torch.Tensor = self.out(x)
+        return out
+
+
+class OfModel(ByteLM):
+    """A user's, for any model of next bytes."""
+
+    keeps_dtypes = True
+
+    def __init__(self, made: Callable[[], nn.Module]) -> None:
+        super().__init__("pico")
+        self.made = made
+
+    def build_model(self) -> nn.Module:
+        return self.made()
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+
 def cases(ranks: int) -> dict[str, tuple[SiteConfig, TrainConfig]]:
     """By name, how the model is cut, and how it is trained."""
     found = {
@@ -298,6 +351,10 @@ def more(orders: OrderChannel) -> dict[str, Any]:
         found["held" + words] = orders.gathered(held(rank_of(Heads(), site, CONFIG, orders)))
     own = partial(compared, config=CONFIG, task=OwnTask())
     found["own task"] = as_site(orders, OwnTask(), SiteConfig(pipeline=2), CONFIG, own)
+    few = replace(CONFIG, batch_size=dist.get_world_size())  # an example for each
+    for words, made in (("odd", OddModel),):
+        of_model = OfModel(made)
+        found[words] = as_site(orders, of_model, SiteConfig(), few, partial(compared, config=few, task=of_model))
     found["fault"] = as_site(orders, FailsAtMetrics(), SiteConfig(pipeline=2), CONFIG, lambda it: it.measure().fault)
     found["syncs"] = [syncs(orders, parts) for parts in (1, 3)]
     if dist.get_world_size() > 2:

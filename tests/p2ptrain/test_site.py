@@ -120,6 +120,18 @@ def test_a_users_task_goes_through_stages_that_share_a_matrix(found: Found, rank
 
 @pytest.mark.slow
 @in_both
+@pytest.mark.parametrize("model", ["odd"])
+def test_a_model_that_fsdp_alone_does_not_cut_trains_as_in_one_process(found: Found, ranks: int, model: str) -> None:
+    far = found(ranks, model)
+    assert far["alike"]
+    assert far["same entries"] == []
+    for what in ("begun", "losses", "parameters", "measured", "judged", "state", "gone on", "corrected"):
+        assert far[what] < 1e-5, what
+    assert far["tokens"] == 0
+
+
+@pytest.mark.slow
+@in_both
 def test_each_value_is_in_one_rank(found: Found, ranks: int) -> None:
     assert sum(found(ranks, "held")) == PARAMETERS
     assert max(found(ranks, "held")) < 1.1 * PARAMETERS / ranks

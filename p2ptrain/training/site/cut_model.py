@@ -4,13 +4,15 @@ Every rank builds the model that any node of the swarm builds, from the same see
 parts (FSDP2). What the swarm must know of it, its names and shapes, is noted before.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
@@ -19,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from p2ptrain.inner.base import Place
 from p2ptrain.tasks.base import PipelineParallel, Task, TaskError, TensorParallel, identity_of, whole_batches
-from p2ptrain.training.flat import fingerprint, places
+from p2ptrain.training.flat import fingerprint, places, trainable
 from p2ptrain.training.layout import StateLayout, layout_of
 from p2ptrain.training.model import build_model
 from p2ptrain.training.site.pipeline_cut import PipelineCut, cut_pipeline, only_of
@@ -44,6 +46,8 @@ class CutModel:
     data_rank: int
     data_ranks: int
     """How many ranks of a stage have data of their own, and which of them this one is."""
+    data_groups: Sequence[dist.ProcessGroup]
+    """Groups over which a gradient has to be added up, one after another, to be that of all these ranks' data."""
     same: int
     """How many ranks compute the same from the same data."""
 
@@ -52,6 +56,8 @@ def cut_model(task: Task, seed: int, site: SiteConfig, device: torch.device, ran
     """Build the model and keep this rank's parts of it on `device`. Collective. Raises TaskError."""
     shape = site.mesh(ranks)
     model = build_model(task, seed)
+    for _, each in trainable(model):
+        each.data = each.data.float()  # as FlatParameters has them
     whole = partial(
         CutModel,
         model=model,
@@ -75,7 +81,14 @@ def cut_model(task: Task, seed: int, site: SiteConfig, device: torch.device, ran
             among = mesh["replica", "shard"] if shape.replicas > 1 else mesh["shard"]
             _shard(stage, blocks, among, device, _policies(site, device))
     data_rank = mesh.get_rank() // shape.tensor % shape.data_ranks
-    return whole(stages=stages, pipeline=pipeline, data_rank=data_rank, data_ranks=shape.data_ranks, same=shape.tensor)
+    return whole(
+        stages=stages,
+        pipeline=pipeline,
+        data_rank=data_rank,
+        data_ranks=shape.data_ranks,
+        data_groups=[mesh.get_group(name) for name in ("replica", "shard") if mesh[name].size() > 1],
+        same=shape.tensor,
+    )
 
 
 @cache
@@ -106,15 +119,34 @@ def check_parallel(task: Task, site: SiteConfig, having: Callable[[str], Sequenc
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """Return the model's blocks, each of which is gathered, and computed again, by itself: the modules of its outermost
-    lists."""
-    blocks: list[nn.Module] = []
-    for child in model.children():
-        if isinstance(child, nn.ModuleList):
-            blocks += [each for each in child if any(True for _ in each.parameters())]
+    """Return the model's blocks, each of which is computed again by itself: the modules of its outermost lists, and of
+    lists within these."""
+    return [each for each in dict.fromkeys(_listed(model)) if any(True for _ in each.parameters())]
+
+
+def _listed(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        yield from _called_in(child) if isinstance(child, nn.ModuleList) else _listed(child)
+
+
+def _called_in(modules: nn.ModuleList) -> Iterator[nn.Module]:
+    for each in modules:
+        if isinstance(each, nn.ModuleList):
+            yield from _called_in(each)
+        elif type(each).forward is nn.Module.forward:  # a container, which nobody calls
+            yield from _listed(each)
         else:
-            blocks += blocks_of(child)
-    return blocks
+            yield each
+
+
+def _apart(model: nn.Module, blocks: Sequence[nn.Module]) -> list[nn.Module]:
+    """Return those of `blocks` that can be gathered by themselves: with no parameter that is elsewhere in `model`, too,
+    which FSDP2 would make two of."""
+    within = {module for block in blocks for module in block.modules()}
+    times = Counter(parameter for block in blocks for parameter in block.parameters())
+    outside = (module for module in model.modules() if module not in within)
+    times.update(parameter for module in outside for parameter in module.parameters(recurse=False))
+    return [block for block in blocks if all(times[parameter] == 1 for parameter in block.parameters())]
 
 
 def _checkpoint(blocks: Sequence[nn.Module]) -> None:
@@ -126,19 +158,23 @@ def _checkpoint(blocks: Sequence[nn.Module]) -> None:
 def _shard(
     model: nn.Module, blocks: Sequence[nn.Module], mesh: DeviceMesh, device: torch.device, policies: dict[str, Any]
 ) -> None:
-    """Share out what is trained. What is frozen stays whole: nobody has gradients or optimizer state for it."""
-    frozen = {each for each in model.parameters() if not each.requires_grad}
-    for each in frozen:
-        each.data = each.data.to(device)
+    """Share out what is trained, and can be cut. What is frozen stays whole: nobody has gradients or optimizer state
+    for it."""
+    whole = {each for each in model.parameters() if not each.requires_grad or not each.ndim or not each.numel()}
+    for each in model.parameters():
+        if each in whole:
+            each.data = each.data.to(device)
+        elif not each.is_contiguous():  # as it may be in one process; FSDP2 does not take it
+            each.data = each.data.contiguous()
     shards = mesh.size(mesh.ndim - 1)
     options: dict[str, Any] = {
         "mesh": mesh,
-        "ignored_params": frozen,
+        "ignored_params": whole,
         "shard_placement_fn": partial(_placement, shards=shards),
         **policies,
     }
-    for block in blocks:
-        if any(each.requires_grad for each in block.parameters()):
+    for block in _apart(model, blocks):
+        if any(each not in whole for each in block.parameters()):
             fully_shard(block, **options)
     fully_shard(model, **options)
 

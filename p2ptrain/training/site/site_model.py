@@ -26,6 +26,19 @@ class SiteModel(ShardedModel):
             gradients[index] = gradients[index].contiguous()
             dist.all_reduce(gradients[index], group=group)
 
+    def average(self, gradients: list[torch.Tensor], groups: Sequence[dist.ProcessGroup]) -> None:
+        """Have the ranks of all `groups` average their gradients of what none of them shares out: FSDP2 does it for the
+        rest."""
+        whole = [index for index, each in enumerate(self.parameters) if not each.is_meta and not is_sharded(each)]
+        if not whole or not groups:
+            return
+        mean_w = torch.cat([gradients[index].reshape(-1) for index in whole])
+        for group in groups:
+            dist.all_reduce(mean_w, group=group)
+            mean_w /= dist.get_world_size(group)
+        for index, mean in zip(whole, mean_w.split([gradients[index].numel() for index in whole]), strict=True):
+            gradients[index] = mean.view_as(gradients[index])
+
     @property
     def parts(self) -> list[torch.Tensor]:
         """What this rank holds of each parameter, where it lies."""

@@ -133,6 +133,7 @@ class SiteRank:
         loss, tokens = self._backward(number)
         self._set(kept)
         gradients = self.sharded.gradients()
+        self.sharded.average(gradients, self.cut.data_groups)
         if self.cut.pipeline is not None:
             self.sharded.add_up(gradients, self.cut.pipeline.shared)
         squares = sum(float(each.double().square().sum()) for each in self.sharded.brought(gradients))
