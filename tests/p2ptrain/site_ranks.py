@@ -162,6 +162,33 @@ class OddModel(nn.Module):
         return out
 
 
+class Experts(nn.Module):
+    """Each computes the examples that are its own, where there are some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 16)])
+
+    def forward(self, x: torch.Tensor, is_first: torch.Tensor) -> torch.Tensor:
+        for own, expert in zip((is_first, ~is_first), self.experts, strict=True):
+            if own.any():
+                x = x.index_put((own.nonzero()[:, 0],), expert(x[own]))
+        return x
+
+
+class ExpertModel(nn.Module):
+    """One whose ranks use other parameters than each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.layers, self.out = nn.Embedding(256, 16), nn.ModuleList([Experts()]), nn.Linear(16, 256)
+        self.float()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out(self.layers[0](self.embedding(tokens), tokens[:, 0] % 2 == 0))
+        return out
+
+
 class OfModel(ByteLM):
     """A user's, for any model of next bytes."""
 
@@ -352,7 +379,7 @@ def more(orders: OrderChannel) -> dict[str, Any]:
     own = partial(compared, config=CONFIG, task=OwnTask())
     found["own task"] = as_site(orders, OwnTask(), SiteConfig(pipeline=2), CONFIG, own)
     few = replace(CONFIG, batch_size=dist.get_world_size())  # an example for each
-    for words, made in (("odd", OddModel),):
+    for words, made in (("odd", OddModel), ("experts", ExpertModel)):
         of_model = OfModel(made)
         found[words] = as_site(orders, of_model, SiteConfig(), few, partial(compared, config=few, task=of_model))
     found["fault"] = as_site(orders, FailsAtMetrics(), SiteConfig(pipeline=2), CONFIG, lambda it: it.measure().fault)

@@ -120,7 +120,7 @@ def test_a_users_task_goes_through_stages_that_share_a_matrix(found: Found, rank
 
 @pytest.mark.slow
 @in_both
-@pytest.mark.parametrize("model", ["odd"])
+@pytest.mark.parametrize("model", ["odd", "experts"])
 def test_a_model_that_fsdp_alone_does_not_cut_trains_as_in_one_process(found: Found, ranks: int, model: str) -> None:
     far = found(ranks, model)
     assert far["alike"]

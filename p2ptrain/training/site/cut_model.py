@@ -177,6 +177,9 @@ def _shard(
         if any(each not in whole for each in block.parameters()):
             fully_shard(block, **options)
     fully_shard(model, **options)
+    if hasattr(model, "set_reduce_scatter_unused_params"):  # of torch 2.13
+        # A rank whose examples leave a parameter out, such as an expert, would add up others than the rest of them.
+        model.set_reduce_scatter_unused_params(True)
 
 
 def _policies(site: SiteConfig, device: torch.device) -> dict[str, Any]:
