@@ -91,6 +91,27 @@ class FailsAtMetrics(Told):
         return super().metrics(model, batch) if len(batch[0]) == EVAL_BATCH else {"accuracy": "none"}  # type: ignore[dict-item]
 
 
+class FailsInOne(Told):
+    """Whose metrics fail in the last rank alone, before the model is called and after it, in turn."""
+
+    def __init__(self, late: bool) -> None:
+        super().__init__()
+        self.late = late
+
+    def metrics(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        fails = dist.get_rank() == dist.get_world_size() - 1
+        if self.late or not fails:
+            super().metrics(model, batch)
+        return {"accuracy": "none" if fails else 1.0}  # type: ignore[dict-item]
+
+
+class FailsAfterwards(Told):
+    """That cannot say what follows from a loss."""
+
+    def derived_metrics(self, loss: float) -> dict[str, float]:
+        raise ValueError("a user's own")
+
+
 class TiedModel(nn.Module):
     """A user's: one matrix under two names."""
 
@@ -323,6 +344,16 @@ def told(site: SiteTrainer) -> dict[str, float]:
     return {"site": site.measure().own["accuracy"], "one": one.measure().own["accuracy"]}
 
 
+def after_a_failure(site: SiteTrainer) -> float:
+    """How far the live model is from what it was, once an evaluation of another one has failed."""
+    before_d = site.vector()
+    try:
+        site.measure(torch.zeros_like(before_d))
+    except ValueError:
+        return far(site.vector(), before_d)
+    raise AssertionError("it does not fail")
+
+
 def syncs(orders: OrderChannel, parts: int, pipeline: int = 1) -> int:
     """How often this rank's gradients are added up to those of the others, in a step of `parts` batches for each."""
     ranks = dist.get_world_size() // pipeline
@@ -383,6 +414,11 @@ def more(orders: OrderChannel) -> dict[str, Any]:
         of_model = OfModel(made)
         found[words] = as_site(orders, of_model, SiteConfig(), few, partial(compared, config=few, task=of_model))
     found["fault"] = as_site(orders, FailsAtMetrics(), SiteConfig(pipeline=2), CONFIG, lambda it: it.measure().fault)
+    for late in (False, True):
+        found[f"fault in one, late {late}"] = as_site(
+            orders, FailsInOne(late), SiteConfig(), CONFIG, lambda it: it.measure().fault
+        )
+    found["after a failure"] = as_site(orders, FailsAfterwards(), SiteConfig(), CONFIG, after_a_failure)
     found["syncs"] = [syncs(orders, parts) for parts in (1, 3)]
     if dist.get_world_size() > 2:
         found["syncs, in stages"] = [syncs(orders, parts, 2) for parts in (1, 3)]

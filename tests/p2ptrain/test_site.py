@@ -172,6 +172,19 @@ def test_another_optimizers_state_is_refused(found: Found) -> None:
 
 @pytest.mark.slow
 @in_both
+@pytest.mark.parametrize("late", [False, True])
+def test_metrics_that_fail_in_one_rank_keep_no_other_waiting(found: Found, ranks: int, late: bool) -> None:
+    assert "metrics()" in found(ranks, f"fault in one, late {late}")
+
+
+@pytest.mark.slow
+@in_both
+def test_an_evaluation_that_fails_leaves_the_live_model(found: Found, ranks: int) -> None:
+    assert found(ranks, "after a failure") == 0.0
+
+
+@pytest.mark.slow
+@in_both
 @pytest.mark.parametrize("words", ["", ", in stages"])
 def test_a_tasks_own_metrics_are_means_over_all_ranks(found: Found, ranks: int, words: str) -> None:
     told = found(ranks, "told" + words)

@@ -7,7 +7,8 @@ of them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -179,14 +180,18 @@ class SiteRank:
         with torch.no_grad():
             self._set_training(False)
             for piece, model in map(self._evaluated, self._batches(LossKind.HELD_OUT, 0)):
-                if model is None or fault:
-                    continue  # the other ranks of a pipeline go on, and this one with them
-                try:
-                    with calling(self.task, "metrics"), self.machine.autocast():
-                        values = checked_metrics(self.task, found(model, self.machine.take(piece.batch)))
-                    means.add(values, piece.predictions)
-                except TaskFaultError as error:
-                    fault = str(error)
+                if model is None:
+                    continue
+                with self._calls() as calls:
+                    try:
+                        if not fault:
+                            with calling(self.task, "metrics"), self.machine.autocast():
+                                values = checked_metrics(self.task, found(model, self.machine.take(piece.batch)))
+                            means.add(values, piece.predictions)
+                    except TaskFaultError as error:
+                        fault = str(error)
+                if fault and not calls and self.pipeline is None:  # the others gather the model's blocks, with this one
+                    self._computed(model, piece.batch, trains=False)
             self._set_training(True)
         whole = Means()
         for each, failed in self.orders.gathered((means, fault)):
@@ -280,6 +285,16 @@ class SiteRank:
     def _sync_gradients(self, last: bool) -> None:
         self.model.set_requires_gradient_sync(last)  # type: ignore[operator]  # of FSDP2
         self.model.set_is_last_backward(last)  # type: ignore[operator]
+
+    @contextmanager
+    def _calls(self) -> Iterator[list[None]]:
+        """Yield a list that has an entry for each call of the model within the block."""
+        calls: list[None] = []
+        hook = self.model.register_forward_pre_hook(lambda module, inputs: calls.append(None))
+        try:
+            yield calls
+        finally:
+            hook.remove()
 
     def _set_training(self, trains: bool) -> None:
         for stage in self.cut.stages:

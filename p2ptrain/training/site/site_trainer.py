@@ -142,16 +142,18 @@ class SiteTrainer:
         """Return the same, and the task's own metrics."""
 
         def measure() -> Measures:
+            has_own = self._site.has_own()
             with self._model(x_d):
                 loss = self._told_loss(LossKind.HELD_OUT)
-                own = self._site.derived(loss)
-                if self._site.has_own() and math.isfinite(of_own := self._told_loss(LossKind.OWN)):
-                    own[OWN_SHARD] = of_own
-                if own_metrics(self.task) is None:
-                    return Measures(loss=loss, own=own)
-                self._site.orders.tell(SiteOrder.MEASURE, LossKind.METRICS)
-                more = self._site.metrics()
-                return Measures(loss=loss, own={**own, **more.own}, fault=more.fault)
+                of_own = self._told_loss(LossKind.OWN) if has_own else math.nan
+                more = Measures(loss=loss)
+                if own_metrics(self.task) is not None:
+                    self._site.orders.tell(SiteOrder.MEASURE, LossKind.METRICS)
+                    more = self._site.metrics()
+            own = self._site.derived(loss)  # the task's code, which may raise: the ranks have the live model again
+            if math.isfinite(of_own):
+                own[OWN_SHARD] = of_own
+            return Measures(loss=loss, own={**own, **more.own}, fault=more.fault)
 
         return self._together(measure)
 
