@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from node.config.schema import Config
 from node.roles.joined import NodeNow
@@ -221,7 +222,7 @@ class LeadingNode:
                 addresses=tuple(self.addresses),
                 page=self.page,
                 counters=(learner.global_step, learner.tokens, learner.skipped_steps),
-                optimizer=learner.optimizer.state_dict() if resumed and learner.optimizer is not None else None,
+                optimizer=_on_host(learner.optimizer) if resumed and learner.optimizer is not None else None,
             )
         )
         if self.ranks.shards is None:
@@ -351,6 +352,13 @@ class FollowingNode:
         if word is _Word.CHANGED:
             self.ranks.share_parameters()
         return word
+
+
+def _on_host(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return an optimizer's state with its tensors on the CPU: a GPU's would be unpacked on that very GPU by every rank
+    of a machine."""
+    moved: dict[str, Any] = pytree.tree_map_only(torch.Tensor, lambda value: value.cpu(), optimizer.state_dict())
+    return moved
 
 
 def cut_vectors(shards: ShardedModel, config: Config) -> None:
