@@ -179,7 +179,7 @@ def _shard(
     fully_shard(model, **options)
     if hasattr(model, "set_reduce_scatter_unused_params"):  # of torch 2.13
         # A rank whose examples leave a parameter out, such as an expert, would add up others than the rest of them.
-        model.set_reduce_scatter_unused_params(True)
+        model.set_reduce_scatter_unused_params(True)  # type: ignore[operator]
 
 
 def _policies(site: SiteConfig, device: torch.device) -> dict[str, Any]:

@@ -36,7 +36,8 @@ class SiteModel(ShardedModel):
         for group in groups:
             dist.all_reduce(mean_w, group=group)
             mean_w /= dist.get_world_size(group)
-        for index, mean in zip(whole, mean_w.split([gradients[index].numel() for index in whole]), strict=True):
+        means = torch.split(mean_w, [gradients[index].numel() for index in whole])
+        for index, mean in zip(whole, means, strict=True):
             gradients[index] = mean.view_as(gradients[index])
 
     @property
