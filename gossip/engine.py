@@ -132,7 +132,7 @@ class Engine:
         self._actions = ActionQueue()
         self.peer_scores = PeerScores(self._actions)
         self.stats = self.peer_scores.stats
-        self.peerstore = PeerStore(self._takes_record) if layout.own else PeerStore()
+        self.peerstore = PeerStore(self._takes_record, self._needs_record) if layout.own else PeerStore()
         self._vouched: frozenset[PeerId] = frozenset()
         """Members of whom so many neighbours tell that not all of these lie, as of the last look round."""
         self._of_region = 0
@@ -296,6 +296,9 @@ class Engine:
 
     def _takes_record(self, record: PeerRecord) -> bool:
         return self._labels.takes(record)
+
+    def _needs_record(self, record: PeerRecord) -> bool:
+        return record.region == self.bridges.own or record.region in self.bridges.adjacent
 
     def _is_here(self, peer: PeerId) -> bool:
         return peer in self.neighbours or peer in self._connections.peers

@@ -4,7 +4,8 @@ A record says where its signer can be dialled, and a signer may name any address
 dial. So a record is passed on only when its signer gave it to us over its own connection and has proved its key at one
 of its addresses, to us. Records are passed on in a random order, so that a stranger cannot fill everybody's peerstores
 at the price of one hello. Such records are worth keeping: `dump` and `recall` save them over a restart. When the
-peerstore is full, what one network has beyond its share is dropped first, then the least trusted. Of records that
+peerstore is full, what one network has beyond its share is dropped first, then the least trusted, and in a run with
+regions first of those that are neither ours nor beside ours. Of records that
 others reported, the group that reported most loses one; of the verified the newest, so that a crowd that comes later
 displaces nobody. And in what is passed on networks take turns: a crowd of keys on one host is one of many to a
 newcomer."""
@@ -33,6 +34,10 @@ MAX_RECORDS: Final = 256
 
 MAX_OF_NETWORK: Final = MAX_RECORDS // PARTS
 """Records of one network that are kept when the peerstore is full and others need the places."""
+
+MAX_FAR: Final = MAX_RECORDS // 8
+"""Records of members of regions that are not beside ours, in a run with regions, that are kept where others need the
+places: enough to bring together who asks. Of five regions of fifty one needs all 250. Chosen."""
 
 MAX_REACHED: Final = 2 * MAX_RECORDS
 """Peers whose last proved address is known; more than records, as a peer is reached before its record comes."""
@@ -79,6 +84,11 @@ def takes_all(record: PeerRecord) -> bool:
     return True
 
 
+def needs_all(record: PeerRecord) -> bool:
+    """Return True: without regions every member may become a neighbour."""
+    return True
+
+
 def nobody_first(peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
     """Return nobody."""
     return ()
@@ -86,13 +96,16 @@ def nobody_first(peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
 
 class PeerStore:
     """The newest signed record of each known peer. `changed`: since the last dump. `takes`: whether a new record may be
-    kept."""
+    kept. `needs`: whether it is of a member beside which we may belong."""
 
-    def __init__(self, takes: Callable[[PeerRecord], bool] = takes_all) -> None:
+    def __init__(
+        self, takes: Callable[[PeerRecord], bool] = takes_all, needs: Callable[[PeerRecord], bool] = needs_all
+    ) -> None:
         self.changed = False
         self.met_changes = 0
         """How often it has changed whose records are held that their signers gave us, or that were kept."""
         self._takes = takes
+        self._needs = needs
         self._records: OrderedDict[PeerId, PeerRecord] = OrderedDict()
         self._first_hand: set[PeerId] = set()
         self._kept: set[PeerId] = set()
@@ -303,10 +316,14 @@ class PeerStore:
         most = largest_share(Counter(groups.values()).values(), MAX_OF_NETWORK)
         ranked = sorted(self._records, key=lambda peer: (-self.standing(peer), self._ranks.get(peer, 0)))
         within = set(bounded(ranked, groups.__getitem__, most))
+        far = {peer for peer, record in self._records.items() if not self._needs(record)}
+        drops_far = len(far) > MAX_FAR
         surplus = [peer for peer in reversed(ranked) if peer not in within and peer != newcomer]
         if surplus:  # the least trusted, and of those the newest
-            return surplus[0]
+            return next((peer for peer in surplus if drops_far and peer in far), surplus[0])
         rest = [peer for peer in ranked if peer != newcomer]
+        if drops_far:
+            rest = [peer for peer in rest if peer in far]
         lowest = self.standing(rest[-1])
         if lowest >= RecordTrust.KEPT:
             return rest[-1]

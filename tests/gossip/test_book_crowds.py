@@ -11,7 +11,7 @@ from topology_graphs import names
 from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_HELLO_RECORDS
 from gossip.core.statements import PeerRecord
-from gossip.discovery.peerstore import MAX_OF_NETWORK, MAX_REACHED, MAX_RECORDS, PeerStore, RecordTrust
+from gossip.discovery.peerstore import MAX_FAR, MAX_OF_NETWORK, MAX_REACHED, MAX_RECORDS, PeerStore, RecordTrust
 from gossip.discovery.topology import Rings
 
 HOST = "203.0.113.0/24"
@@ -84,6 +84,32 @@ def test_of_what_is_told_the_most_talkative_teller_s_goes_first():
     for number in range(2 * MAX_RECORDS):
         it.learn(made_up(f"told by a crowd {number}"), first_hand=False, teller="crowd")
     assert sum("friend" in peer for peer in known(it)) == 30
+
+
+def is_near(record: PeerRecord) -> bool:
+    return "near" in record.peer
+
+
+@pytest.mark.parametrize("order", ["near first", "far first"])
+def test_members_of_far_regions_make_room_for_those_that_one_may_belong_beside(order):
+    """They took as many places: of a swarm of a thousand a node forgot and learned its own region's again and again."""
+    it = PeerStore(needs=is_near)
+    places = ["near", "far"] if order == "near first" else ["far", "near"]
+    for place in places:
+        for number in range(MAX_RECORDS):
+            verified(it, f"{place} {number}", f"{place} {number}")
+    left = Counter(peer.partition(" ")[0] for peer in known(it))
+    assert left["far"] == (MAX_FAR if order == "far first" else 1), "among the verified the newest goes"
+    assert left["near"] == MAX_RECORDS - left["far"]
+
+
+def test_nor_does_a_crowd_on_one_host_that_claims_the_own_region_push_out_far_ones():
+    it = PeerStore(needs=is_near)
+    for number in range(2 * MAX_FAR):
+        verified(it, f"far {number}", f"far {number}")
+    for number in range(3 * MAX_RECORDS):
+        verified(it, f"near sybil {number}", HOST)
+    assert sum("far" in peer for peer in known(it)) == 2 * MAX_FAR
 
 
 def test_a_newcomer_is_told_of_every_network_before_it_is_told_of_one_a_second_time(it):
