@@ -129,12 +129,20 @@ def of_another_round(said: Statement, to: int, rng: random.Random) -> list[State
     return [replace(said, epoch=said.epoch + 1), replace(said, prev=digest_of(b"another sum")), said]
 
 
+def with_nobody(said: Statement, to: int, rng: random.Random) -> list[Statement]:
+    """Masked for number 4 as well, it says, who was never there."""
+    body = body_of(said)
+    assert isinstance(body, ViewBody)
+    return [replace(said, body=ViewBody(view={**body.view, 4: digest_of(b"shares of nobody")}).encode())]
+
+
 LIES: dict[str, tuple[tuple[SecureStage, ...], Lie]] = {
     "other keys": ((SecureStage.KEYS,), other_keys),
     "keys of small order": ((SecureStage.KEYS,), small_order_keys),
     "spoilt shares": ((SecureStage.SHARES,), spoilt_shares),
     "another vector": ((SecureStage.MASKED,), other_vector),
     "another view": ((SecureStage.MASKED, SecureStage.HELD), other_view),
+    "masked for nobody": ((SecureStage.MASKED,), with_nobody),
     "holds few": ((SecureStage.HELD,), fewer_held),
     "other survivors": ((SecureStage.AGREED,), other_survivors),
     "forged shares": ((SecureStage.OPENED,), forged_shares),
@@ -337,13 +345,6 @@ def test_who_deals_a_share_to_itself_instead_of_another_and_leaves_ends_no_sum()
         assert it.result is not None, it.failure
         assert it.result.whole
         assert it.result.survivors == tuple(group.members[place] for place in (0, 1, 3, 4))
-
-
-def with_nobody(said: Statement, to: int, rng: random.Random) -> list[Statement]:
-    """Masked for number 4 as well, it says, who was never there."""
-    body = body_of(said)
-    assert isinstance(body, ViewBody)
-    return [replace(said, body=ViewBody(view={**body.view, 4: digest_of(b"shares of nobody")}).encode())]
 
 
 @pytest.mark.parametrize("seed", [17, 18, 19])
