@@ -225,7 +225,7 @@ def plan_words(memory: BudgetPlan, disk: DiskPlan) -> str:
     if budget.disk is not None:
         parts.append(f"disk {text.size(budget.disk)}, about {text.size(disk.needed)} needed")
     if budget.cpu is not None:
-        parts.append(f"{budget.cpu:g} cores")
+        parts.append("1 core" if budget.cpu == 1 else f"{budget.cpu:g} cores")
     return f"{'; '.join(parts)}; {', '.join((*memory.moves, *disk.moves)) or 'all as it is'}"
 
 
