@@ -5,14 +5,18 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from gossip_samples import SCOPE
+from gossip_samples import GENESIS, SCOPE
 from topology_graphs import names
 
+from gossip.core.api import RegionLayout, RunInfo
+from gossip.core.config import GossipConfig
+from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_HELLO_RECORDS
 from gossip.core.statements import PeerRecord
 from gossip.discovery.peerstore import MAX_FAR, MAX_OF_NETWORK, MAX_REACHED, MAX_RECORDS, PeerStore, RecordTrust
 from gossip.discovery.topology import Rings
+from gossip.engine import Engine
 
 HOST = "203.0.113.0/24"
 HONEST = [f"honest {number}" for number in range(20)]
@@ -103,6 +107,7 @@ def test_members_of_far_regions_make_room_for_those_that_one_may_belong_beside(o
     assert left["near"] == MAX_RECORDS - left["far"]
 
 
+@pytest.mark.slow
 def test_nor_does_a_crowd_on_one_host_that_claims_the_own_region_push_out_far_ones():
     it = PeerStore(needs=is_near)
     for number in range(2 * MAX_FAR):
@@ -163,3 +168,20 @@ def test_who_was_verified_first_comes_first_also_after_a_restart(it):
     it.learn(replace(made_up(HONEST[0]), version=2), first_hand=True)
     assert [record.peer for record in it.established()] == [*HONEST, "late"]
     assert [record.peer for record in it.known()] == [*HONEST[1:], "late", HONEST[0]]
+
+
+@pytest.mark.slow
+def test_a_node_keeps_its_own_regions_members_and_those_beside_it_before_far_ones():
+    regions = tuple(f"region {number}" for number in range(12))
+    run = RunInfo(run_id=SCOPE.run, genesis=GENESIS)
+    layout = RegionLayout(own=regions[0], regions=regions)
+    rng, config = random.Random(1), GossipConfig()
+    node = Engine(identity=Identity.generate(), config=config, run=run, rng=rng, layout=layout)
+    near = {regions[0], *node.bridges.adjacent}
+    assert len(near) < len(regions)
+    for number in range(MAX_RECORDS // 4):
+        for region in regions:
+            made = replace(made_up(f"{region} {number}"), region=region)
+            node.peerstore.learn(made, first_hand=False, teller=f"{region} {number}")
+    far = [record for record in node.peerstore.known() if record.region not in near]
+    assert len(far) <= MAX_FAR + 1

@@ -1,6 +1,8 @@
 """The ranks of a site meet, or end: torchrun sees those that end, and none that hangs."""
 
 import multiprocessing
+import os
+import signal
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -46,12 +48,12 @@ def test_ranks_that_come_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stops_after_the_first_group(folder: Path) -> None:
-    """As a rank that is stopped (SIGSTOP) there."""
+    """A rank that is stopped there, and killed at the end of the test."""
     store = FileStore(str(folder / "store"), 2)
     dist.init_process_group(
         "gloo", store=PrefixStore("meeting", store), rank=1, world_size=2, timeout=timedelta(seconds=200)
     )
-    time.sleep(200)
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def leads(folder: Path) -> None:

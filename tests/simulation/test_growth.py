@@ -50,6 +50,18 @@ def test_a_run_that_is_too_short_is_refused(tmp_path: Path) -> None:
         steady_costs(play(load_scenario(path)), end_s=END_S)
 
 
+def test_a_cut_run_ends_there_and_measures_the_same_until_then(tmp_path: Path) -> None:
+    path = tmp_path / "growth.toml"
+    costs = []
+    for cut_s in (None, 9.0):
+        path.write_text(scenario_text(3, 8, cut_s=cut_s), encoding="utf-8")
+        played = play(load_scenario(path))
+        costs.append(steady_costs(played, begin_s=2.0, end_s=8.0))
+    assert costs[0] == costs[1]
+    assert played.virtual_s < 10
+    assert not any(member.finished for member in played.members.values())
+
+
 def control_of(folder: Path, nodes: int) -> float:
     path = folder / "large.toml"
     path.write_text(scenario_text(nodes, 1, mode="large"), encoding="utf-8")
