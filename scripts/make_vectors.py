@@ -11,7 +11,7 @@ files to a reader that shares nothing with the code.
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def _one_of_each() -> Iterator[tuple[Statement, dict[str, Any]]]:
         base = link.kind != "delta"
         prev = NO_DIGEST if base else digest_of(b"the link before")
         address = NO_DIGEST if link.kind == "genesis" else PAYLOAD.address
-        fields = {key: value for key, value in vars(link).items() if value is not None and key != "layers"}
+        fields = {key: value for key, value in asdict(link).items() if value is not None and key != "layers"}
         named = {} if base else {"state": link.state or b""}
         yield update_header_statement(epoch=EPOCH, seq=seq, prev=prev, address=address, body=link), {**fields, **named}
     layers = (
@@ -144,7 +144,7 @@ def _one_of_each() -> Iterator[tuple[Statement, dict[str, Any]]]:
         Layer(codec="int8", size=99, address=digest_of(b"8")),
     )
     refined = replace(_body("delta", "topk", 7), layers=layers)
-    told = {key: value for key, value in vars(refined).items() if key not in ("genesis", "state", "layers")}
+    told = {key: value for key, value in asdict(refined).items() if key not in ("genesis", "state", "layers")}
     told |= {"state": b"", "layers": [vars(layer) for layer in layers]}
     yield (
         update_header_statement(

@@ -7,6 +7,7 @@ A parser takes an `Envelope` whose signature and scope are checked, and raises R
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
+from sys import intern
 from typing import Final, Literal, get_args
 
 from gossip.core.api import UpdateKind
@@ -42,7 +43,7 @@ class Layer:
     address: Digest
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateHeaderBody:
     """What a link says of its update. `size`: payload bytes. `genesis`: the initial model's digest, in genesis links
     only. `state`: the address of the estimate after this link, in marked deltas only (limits.MARK_EVERY). `layers`: the
@@ -69,7 +70,7 @@ class UpdateHeaderBody:
         return pack((*fields, self.state or b"", *([layers] if layers else [])))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateHeader:
     """One signed step of a peer's chain. `address` names its payload's blob; equal links have equal digests."""
 
@@ -220,18 +221,23 @@ def parse_snapshot_offer(envelope: Envelope) -> SnapshotOffer:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PeerRecord:
-    """Where a peer says it can be dialled, who its neighbours are (tags: discovery/topology.py), and which region it is
-    of. Of two records the one with the larger (epoch, version) holds."""
+    """Where a peer says it can be dialled, who its neighbours are, and which region it is of. Of two records the one
+    with the larger (epoch, version) holds. `tags`: of its neighbours, one after the other (discovery/topology.py)."""
 
     peer: PeerId
     epoch: int
     version: int
     addresses: tuple[str, ...]
     raw: bytes = field(repr=False)
-    beside: tuple[bytes, ...] = field(default=(), repr=False)
+    tags: bytes = field(default=b"", repr=False)
     region: str = ""
+
+    @property
+    def beside(self) -> tuple[bytes, ...]:
+        """The tag of each neighbour."""
+        return tuple(self.tags[at : at + TAG_BYTES] for at in range(0, len(self.tags), TAG_BYTES))
 
 
 def record_statement(
@@ -256,7 +262,7 @@ def parse_record(envelope: Envelope) -> PeerRecord:
     region = region_in(fields) if fields.left else ""
     fields.end()
     addresses = tuple(items.text(MAX_ADDRESS_CHARS) for _ in range(items.left))
-    beside = tuple(tags.exactly(TAG_BYTES) for _ in range(tags.left))
+    beside = b"".join(tags.exactly(TAG_BYTES) for _ in range(tags.left))
     if not all(address.startswith("/") and address.endswith(f"/p2p/{envelope.sender}") for address in addresses):
         raise malformed("an address that does not name its peer")
     return PeerRecord(
@@ -265,8 +271,8 @@ def parse_record(envelope: Envelope) -> PeerRecord:
         version=stated.seq,
         addresses=addresses,
         raw=envelope.raw,
-        beside=beside,
-        region=region,
+        tags=beside,
+        region=intern(region),  # a node holds hundreds of records, of a few regions
     )
 
 

@@ -1,4 +1,4 @@
-"""Known peers: signed peer records, the newest of each peer, at most 256 of them, and how far to trust each.
+"""Known peers: signed peer records, the newest of each peer, some hundreds at most, and how far to trust each.
 
 A record says where its signer can be dialled, and a signer may name any address: that of a victim, for a whole swarm to
 dial. So a record is passed on only when its signer gave it to us over its own connection and has proved its key at one
@@ -16,9 +16,10 @@ import json
 import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import count
-from typing import Final
+from typing import Final, TypeAlias
 
 from gossip.core.digests import digest_of
 from gossip.core.envelope import Scope, open_envelope
@@ -30,14 +31,18 @@ from gossip.core.statements import PeerRecord, parse_record
 from gossip.discovery.topology import Rings
 
 MAX_RECORDS: Final = 256
-"""32 times the default degree; at 2.4 KiB a record 600 KiB at most."""
+"""32 times the default degree; at 2.4 KiB a record 600 KiB at most. In a run without regions."""
 
 MAX_OF_NETWORK: Final = MAX_RECORDS // PARTS
 """Records of one network that are kept when the peerstore is full and others need the places."""
 
 MAX_FAR: Final = MAX_RECORDS // 8
 """Records of members of regions that are not beside ours, in a run with regions, that are kept where others need the
-places: enough to bring together who asks. Of five regions of fifty one needs all 250. Chosen."""
+places: enough to bring together who asks. Chosen."""
+
+MAX_RECORDS_OF_REGIONS: Final = MAX_RECORDS + MAX_FAR
+"""The same in a run with regions. Of one's own and those beside it a node needs all, 250 of five regions of fifty: who
+publishes a model is heard only where its record is known."""
 
 MAX_REACHED: Final = 2 * MAX_RECORDS
 """Peers whose last proved address is known; more than records, as a peer is reached before its record comes."""
@@ -62,7 +67,7 @@ Chosen."""
 FORMAT: Final = 1
 """Version of the format of `dump`."""
 
-MAX_DUMP_BYTES: Final = 2 * MAX_RECORDS * MAX_ENVELOPE_BYTES
+MAX_DUMP_BYTES: Final = 2 * MAX_RECORDS_OF_REGIONS * MAX_ENVELOPE_BYTES
 """The largest dump that is read: base64 makes four bytes from three."""
 
 
@@ -84,9 +89,8 @@ def takes_all(record: PeerRecord) -> bool:
     return True
 
 
-def needs_all(record: PeerRecord) -> bool:
-    """Return True: without regions every member may become a neighbour."""
-    return True
+NeedsRecord: TypeAlias = Callable[[PeerRecord], bool]
+"""Whether a record is of a member beside which we may belong, in a run with regions."""
 
 
 def nobody_first(peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
@@ -94,30 +98,39 @@ def nobody_first(peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
     return ()
 
 
+@dataclass(slots=True)
+class _Known:
+    """What is known of a peer beside its newest record: a node has some hundreds. `first_hand`: it gave the record
+    itself. `kept`: it was VERIFIED before this node's restart. `calls_from`: the network from which it called when it
+    gave a record. `network`: where it counts. `told_by`: the group of who reported it. `rank`: when it was verified, or
+    kept, among all."""
+
+    record: PeerRecord
+    first_hand: bool = False
+    kept: bool = False
+    calls_from: str | None = NOT_SAID
+    network: str | None = None
+    told_by: str = ""
+    rank: int | None = None
+
+
 class PeerStore:
     """The newest signed record of each known peer. `changed`: since the last dump. `takes`: whether a new record may be
-    kept. `needs`: whether it is of a member beside which we may belong."""
+    kept. `needs`: None in a run without regions, where every member may become a neighbour."""
 
-    def __init__(
-        self, takes: Callable[[PeerRecord], bool] = takes_all, needs: Callable[[PeerRecord], bool] = needs_all
-    ) -> None:
+    def __init__(self, takes: Callable[[PeerRecord], bool] = takes_all, needs: NeedsRecord | None = None) -> None:
         self.changed = False
         self.met_changes = 0
         """How often it has changed whose records are held that their signers gave us, or that were kept."""
         self._takes = takes
         self._needs = needs
-        self._records: OrderedDict[PeerId, PeerRecord] = OrderedDict()
-        self._first_hand: set[PeerId] = set()
-        self._kept: set[PeerId] = set()
+        self._most = MAX_RECORDS if needs is None else MAX_RECORDS_OF_REGIONS
+        self._known: OrderedDict[PeerId, _Known] = OrderedDict()
         self._reached: OrderedDict[PeerId, tuple[str, str | None]] = OrderedDict()
-        self._calls_from: dict[PeerId, str | None] = {}
-        self._networks: dict[PeerId, str | None] = {}
-        self._told_by: dict[PeerId, str] = {}
         self._numbers = count()
-        self._ranks: dict[PeerId, int] = {}
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._known)
 
     def learn(
         self, record: PeerRecord, *, first_hand: bool, calls_from: str | None = NOT_SAID, teller: str = ""
@@ -125,29 +138,33 @@ class PeerStore:
         """Keep a record unless a newer one of the same peer is known; return True when it is new. `calls_from`: the
         network from which its signer called when it gave the record, None behind a relay. `teller`: the group of the
         peer that reported it."""
-        known = self._records.get(record.peer)
+        known = self._known.get(record.peer)
         before = self.standing(record.peer)
-        if known is not None and (known.epoch, known.version) > (record.epoch, record.version):
+        if known is not None and _age(known.record) > _age(record):
             return False
         if not self._takes(record):
             return False
+        is_new = known is None or _age(known.record) < _age(record)
+        known = known or _Known(record)
         if first_hand:
-            self.met_changes += record.peer not in self._first_hand
-            self._first_hand.add(record.peer)
-            self._told_by.pop(record.peer, None)
+            self.met_changes += not known.first_hand
+            known.first_hand = True
+            known.told_by = ""
             if calls_from != NOT_SAID:
-                self._calls_from[record.peer] = calls_from
-        if known is not None and (known.epoch, known.version) == (record.epoch, record.version):
+                known.calls_from = calls_from
+        if not is_new:
             self._note(record.peer)
             self.changed = self.changed or self.standing(record.peer) is not before
             return False
-        if known is None or set(known.addresses) != set(record.addresses):  # otherwise its trust stays as it was
-            self.met_changes += record.peer in self._first_hand or record.peer in self._kept
+        is_moved = set(known.record.addresses) != set(record.addresses)
+        if record.peer not in self._known or is_moved:  # otherwise its trust stays as it was
+            self.met_changes += known.first_hand or known.kept
             if not first_hand:
-                self._first_hand.discard(record.peer)
-                self._told_by[record.peer] = teller
-            self._kept.discard(record.peer)
-        self._put(record)
+                known.first_hand = False
+                known.told_by = teller
+            known.kept = False
+        known.record = record
+        self._put(known)
         self.changed = True
         return True
 
@@ -156,40 +173,36 @@ class PeerStore:
         self._reached[peer] = (address, network)
         self._reached.move_to_end(peer)
         while len(self._reached) > MAX_REACHED:  # at least one of two has no record
-            del self._reached[next(each for each in self._reached if each not in self._records)]
+            del self._reached[next(each for each in self._reached if each not in self._known)]
         self._note(peer)
         self.changed = True
 
     def forget(self, peer: PeerId) -> None:
         """Drop a peer's record: banned, or unreachable for too long."""
-        self.changed = self.changed or peer in self._records
-        self.met_changes += peer in self._first_hand or peer in self._kept
-        self._records.pop(peer, None)
+        known = self._known.pop(peer, None)
         self._reached.pop(peer, None)
-        self._first_hand.discard(peer)
-        self._kept.discard(peer)
-        for noted in (self._calls_from, self._told_by, self._networks, self._ranks):
-            noted.pop(peer, None)
+        if known is not None:
+            self.changed = True
+            self.met_changes += known.first_hand or known.kept
 
     def standing(self, peer: PeerId) -> RecordTrust:
         """Return how far the record of a peer is trusted; the lowest trust when there is none."""
-        if peer in self._first_hand:
-            unproved = RecordTrust.FIRST_HAND
-        elif peer in self._kept:
-            unproved = RecordTrust.KEPT
-        else:
+        known = self._known.get(peer)
+        if known is None or not (known.first_hand or known.kept):
             return RecordTrust.HEARSAY
-        return RecordTrust.VERIFIED if self.reached_at(peer) in self.addresses(peer) else unproved
+        if self.reached_at(peer) in known.record.addresses:
+            return RecordTrust.VERIFIED
+        return RecordTrust.FIRST_HAND if known.first_hand else RecordTrust.KEPT
 
     def addresses(self, peer: PeerId) -> tuple[str, ...]:
         """Return where the peer says it can be dialled; empty when unknown."""
-        record = self._records.get(peer)
-        return record.addresses if record else ()
+        known = self._known.get(peer)
+        return known.record.addresses if known else ()
 
     def region_of(self, peer: PeerId) -> str | None:
         """Return which region a peer says it is of, "" where it names none; None where nothing is known of it."""
-        record = self._records.get(peer)
-        return None if record is None else record.region
+        known = self._known.get(peer)
+        return known.record.region if known else None
 
     def reached_at(self, peer: PeerId) -> str:
         """Return the address at which the peer last proved its key to us; "" when it has not."""
@@ -202,27 +215,28 @@ class PeerStore:
     def network_of(self, peer: PeerId) -> str | None:
         """Return the network of a peer with a record: where it proved its key, or called from, or says that it is. Who
         was reached through a relay and called without one is where it called from."""
-        return self._networks.get(peer)
+        known = self._known.get(peer)
+        return known.network if known else None
 
     def group_of(self, peer: PeerId) -> str:
         """Return the group under which a peer is counted: its network (core/networks.py)."""
-        return group_of(peer, self._networks.get(peer))
+        return group_of(peer, self.network_of(peer))
 
     def count_of(self, group: str) -> int:
         """Return how many records a group has."""
-        return sum(group_of(peer, network) == group for peer, network in self._networks.items())
+        return sum(self.group_of(peer) == group for peer in self._known)
 
     def established(self) -> list[PeerRecord]:
         """Return the records that are VERIFIED, or KEPT from before a restart, in the order in which they became so."""
-        return sorted(self.of_standing(RecordTrust.VERIFIED, RecordTrust.KEPT), key=lambda it: self._ranks[it.peer])
+        return sorted(self.of_standing(RecordTrust.VERIFIED, RecordTrust.KEPT), key=lambda it: self._rank(it.peer))
 
     def known(self) -> tuple[PeerRecord, ...]:
         """Return every record; the one that was refreshed longest ago comes first."""
-        return tuple(self._records.values())
+        return tuple(known.record for known in self._known.values())
 
     def of_standing(self, *standings: RecordTrust) -> list[PeerRecord]:
         """Return the records of these standings; the one that was refreshed longest ago comes first."""
-        return [record for peer, record in self._records.items() if self.standing(peer) in standings]
+        return [known.record for peer, known in self._known.items() if self.standing(peer) in standings]
 
     def sample(
         self,
@@ -254,7 +268,7 @@ class PeerStore:
             drawn = list(dict.fromkeys([*beside, *drawn]))
         fresh = [peer for peer in drawn if peer not in known]
         if regions is not None:
-            rest = [(peer, self._records[peer].region) for peer in fresh if peer not in beside]
+            rest = [(peer, self._known[peer].record.region) for peer in fresh if peer not in beside]
             own = [peer for peer, region in rest if region == self.region_of(without)]
             elsewhere = [(peer, region) for peer, region in rest if region != self.region_of(without)]
             near = [peer for peer, region in elsewhere if region in regions]
@@ -277,46 +291,48 @@ class PeerStore:
         Signatures are checked again: anybody may have written the file.
         """
         found = [record for raw in _raws_in(data) if (record := _record_in(raw, scope)) is not None]
-        for record in found[:MAX_RECORDS]:
-            self._put(record)
-            self._kept.add(record.peer)
+        for record in found[: self._most]:
+            self._put(_Known(record, kept=True))
             self.met_changes += 1
-            self._note(record.peer)
         return len(self)
 
     def _note(self, peer: PeerId) -> None:
         """Update what is derived for a peer: its network, and its rank. The rank of the peer that was verified first
         stays first, also after a restart."""
-        if peer not in self._records:
+        known = self._known.get(peer)
+        if known is None:
             return
         standing = self.standing(peer)
         if standing is RecordTrust.VERIFIED and not self.relayed(peer):
-            self._networks[peer] = self._reached[peer][1]
-        elif peer in self._calls_from:
-            self._networks[peer] = self._calls_from[peer]
+            known.network = self._reached[peer][1]
+        elif known.calls_from != NOT_SAID:
+            known.network = known.calls_from
         else:
-            said = map(network_of, self.addresses(peer))
-            self._networks[peer] = next((network for network in said if network is not None), None)
-        if peer not in self._ranks and standing >= RecordTrust.KEPT:
-            self._ranks[peer] = next(self._numbers)
+            said = map(network_of, known.record.addresses)
+            known.network = next((network for network in said if network is not None), None)
+        if known.rank is None and standing >= RecordTrust.KEPT:
+            known.rank = next(self._numbers)
 
-    def _put(self, record: PeerRecord) -> None:
-        self._records[record.peer] = record
-        self._records.move_to_end(record.peer)
-        self._note(record.peer)
-        if len(self._records) > MAX_RECORDS:
+    def _rank(self, peer: PeerId) -> int:
+        return self._known[peer].rank or 0
+
+    def _put(self, known: _Known) -> None:
+        peer = known.record.peer
+        self._known[peer] = known
+        self._known.move_to_end(peer)
+        self._note(peer)
+        if len(self._known) > self._most:
             # A signer that gave its own record is not the first to go: it may still be reached, and displaces others
             # like it first.
-            newcomer = record.peer if record.peer in self._first_hand else None
-            self.forget(self._least_worth(newcomer))
+            self.forget(self._least_worth(peer if known.first_hand else None))
 
     def _least_worth(self, newcomer: PeerId | None) -> PeerId:
         """Return whose record makes room for the newcomer's."""
-        groups = {peer: self.group_of(peer) for peer in self._records}
+        groups = {peer: self.group_of(peer) for peer in self._known}
         most = largest_share(Counter(groups.values()).values(), MAX_OF_NETWORK)
-        ranked = sorted(self._records, key=lambda peer: (-self.standing(peer), self._ranks.get(peer, 0)))
+        ranked = sorted(self._known, key=lambda peer: (-self.standing(peer), self._rank(peer)))
         within = set(bounded(ranked, groups.__getitem__, most))
-        far = {peer for peer, record in self._records.items() if not self._needs(record)}
+        far = {peer for peer, known in self._known.items() if self._needs is not None and not self._needs(known.record)}
         drops_far = len(far) > MAX_FAR
         surplus = [peer for peer in reversed(ranked) if peer not in within and peer != newcomer]
         if surplus:  # the least trusted, and of those the newest
@@ -328,9 +344,13 @@ class PeerStore:
         if lowest >= RecordTrust.KEPT:
             return rest[-1]
         rest = [peer for peer in rest if self.standing(peer) is lowest]
-        tellers = Counter(self._told_by.get(peer, "") for peer in rest)
+        tellers = Counter(self._known[peer].told_by for peer in rest)
         most_told = max(tellers.values())
-        return next(peer for peer in rest if tellers[self._told_by.get(peer, "")] == most_told)
+        return next(peer for peer in rest if tellers[self._known[peer].told_by] == most_told)
+
+
+def _age(record: PeerRecord) -> tuple[int, int]:
+    return record.epoch, record.version
 
 
 def _raws_in(data: bytes) -> list[bytes]:

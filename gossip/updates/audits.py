@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from gossip.core.ids import PeerId
+from gossip.core.ids import Digest, PeerId
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import UpdateHeader
 
@@ -76,6 +76,15 @@ def goes_all_the_way(signer: PeerId, seq: int, members: int, share: int = LOG_SH
     return seq == 0 or (seq + phase_of(signer)) % audit_every(members, share) == 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeardLink:
+    """What is kept of a link to compare others with: a node holds four of each member that it hears."""
+
+    digest: Digest
+    prev: Digest
+    raw: bytes
+
+
 @dataclass(frozen=True, kw_only=True)
 class Heard:
     """What a link means beside its own content. `against`: a link of the same signer's with which it cannot both hold.
@@ -83,8 +92,8 @@ class Heard:
     follow its signer. `late`: it is of a chain that has ended, and is passed on by all. `too_soon`: it begins a chain
     anew after too many others, and is neither followed nor passed on."""
 
-    against: UpdateHeader | None = None
-    shows: tuple[UpdateHeader, ...] = ()
+    against: HeardLink | None = None
+    shows: tuple[HeardLink, ...] = ()
     passes: bool = False
     late: bool = False
     too_soon: bool = False
@@ -123,27 +132,27 @@ class LinkAudit:
         if link.place in history:
             return Heard()
         newest = history.newest
-        if newest is None or link.epoch <= newest.epoch:
+        if newest is None or link.epoch <= newest[0]:
             history.add(link)
-            if newest is not None and link.epoch < newest.epoch:
+            if newest is not None and link.epoch < newest[0]:
                 late = link.seq > 0 and self._shown.take(link.peer, now)  # its base has gone all the way already
                 return Heard(passes=late, late=late)
             return Heard(passes=goes_all_the_way(link.peer, link.seq, members, self._share))
         if not self._bases.take(link.peer, now):
             return Heard(too_soon=True)
+        last = history.at(newest)
         history.add(link)
         # What goes all the way is known everywhere. Strangers show too: who is beside a neighbour has seen the rest.
-        untold = link.peer in self._followed or not goes_all_the_way(newest.peer, newest.seq, members, self._share)
+        untold = link.peer in self._followed or not goes_all_the_way(link.peer, newest[1], members, self._share)
         passes = goes_all_the_way(link.peer, link.seq, members, self._share)
-        return Heard(shows=(newest,) if untold else (), passes=passes)
+        return Heard(shows=(last,) if untold else (), passes=passes)
 
     def _history(self, signer: PeerId, follows: bool) -> "_History":
         """A signer's links; those of one that becomes a neighbour are taken over."""
         if signer in self._followed or not follows:
             return (self._followed if signer in self._followed else self._heard).of(signer)
         history = self._followed.of(signer)
-        for link in self._heard.pop(signer):
-            history.add(link)
+        history.take_over(self._heard.pop(signer))
         return history
 
     def _convict(self, signer: PeerId, proof: tuple[bytes, bytes]) -> None:
@@ -157,22 +166,24 @@ class _History:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._links: dict[tuple[int, int], UpdateHeader] = {}
+        self._links: dict[tuple[int, int], HeardLink] = {}
 
     def __contains__(self, place: tuple[int, int]) -> bool:
         return place in self._links
 
-    @property
-    def links(self) -> list[UpdateHeader]:
-        """In the order of their places."""
-        return [self._links[place] for place in sorted(self._links)]
+    def __len__(self) -> int:
+        return len(self._links)
 
     @property
-    def newest(self) -> UpdateHeader | None:
-        """The one at the highest place."""
-        return self._links[max(self._links)] if self._links else None
+    def newest(self) -> tuple[int, int] | None:
+        """The highest place."""
+        return max(self._links, default=None)
 
-    def against(self, link: UpdateHeader) -> UpdateHeader | None:
+    def at(self, place: tuple[int, int]) -> HeardLink:
+        """Return the link at a place that is kept."""
+        return self._links[place]
+
+    def against(self, link: UpdateHeader) -> HeardLink | None:
         """Return a link that contradicts this one: at its place, or one that does not lead to it or from it."""
         same = self._links.get(link.place)
         if same is not None and same.digest != link.digest:
@@ -185,7 +196,15 @@ class _History:
 
     def add(self, link: UpdateHeader) -> None:
         """Keep a link, unless it is older than all that are kept and there is no room."""
-        self._links[link.place] = link
+        self._put(link.place, HeardLink(digest=link.digest, prev=link.prev, raw=link.raw))
+
+    def take_over(self, other: "_History") -> None:
+        """Keep the links of another history of the same signer."""
+        for place, link in sorted(other._links.items(), key=lambda it: it[0]):
+            self._put(place, link)
+
+    def _put(self, place: tuple[int, int], link: HeardLink) -> None:
+        self._links[place] = link
         if len(self._links) > self._most:
             del self._links[min(self._links)]
 
@@ -212,7 +231,6 @@ class _Histories:
             self._by_signer.popitem(last=False)
         return history
 
-    def pop(self, signer: PeerId) -> list[UpdateHeader]:
+    def pop(self, signer: PeerId) -> _History:
         """Forget a signer; return its links."""
-        history = self._by_signer.pop(signer, None)
-        return [] if history is None else history.links
+        return self._by_signer.pop(signer, _History(self._links))

@@ -1,5 +1,7 @@
 """The bounds of what one member tells, pulls and asks for again, in a private swarm; no network."""
 
+from dataclasses import replace
+
 import pytest
 from gossip_swarm import identity
 from private_swarm import NOW, OTHER_ADMIN, certificate, chain, invite, private_swarm, revocation, version
@@ -74,4 +76,4 @@ async def test_only_trainers_stand_on_the_rings(autojump_clock, tmp_path, monkey
 
 
 def _of(peer, record):
-    return type(record)(**{**vars(record), "peer": peer})
+    return replace(record, peer=peer)

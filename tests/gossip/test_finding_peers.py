@@ -1,6 +1,7 @@
 """Finding peers again, and not being sent to strangers: the book on disk, outages, probes, dials at others' word."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import trio
@@ -19,7 +20,7 @@ from gossip.core.limits import MAX_HELLO_BYTES
 from gossip.core.messages import Hello, HelloRequest, parse_bytes_answer
 from gossip.core.statements import parse_record
 from gossip.discovery.dialler_task import MAX_DIALS, MAX_DIALS_ALONE
-from gossip.discovery.peerstore import MAX_DUMP_BYTES, MAX_RECORDS, PeerStore, RecordTrust
+from gossip.discovery.peerstore import MAX_DUMP_BYTES, MAX_RECORDS, PeerStore, RecordTrust, _Known
 from gossip.discovery.peerstore_file_task import load_peerstore, save_peerstore
 from gossip.reachability.probe_task import PROBES_BURST
 from gossip.session import ask_once
@@ -58,9 +59,7 @@ def test_a_dump_of_another_run_is_empty_and_one_that_was_tampered_with_too():
     raw = bytearray(record(by=BOB))
     raw[-1] ^= 1
     it.learn(parse_record(open_envelope(record(by=BOB), SCOPE)), first_hand=True)
-    it._records[BOB.peer_id] = type(it._records[BOB.peer_id])(
-        peer=BOB.peer_id, epoch=1, version=1, addresses=it.addresses(BOB.peer_id), raw=bytes(raw)
-    )
+    it._known[BOB.peer_id].record = replace(it._known[BOB.peer_id].record, raw=bytes(raw))
     it.reached(BOB.peer_id, it.addresses(BOB.peer_id)[0])
     again = PeerStore()
     assert again.recall(it.dump(), SCOPE) == 1
@@ -220,9 +219,8 @@ async def test_after_an_outage_many_dead_addresses_do_not_stand_before_a_live_on
         node = it.make(1)
         for number in range(100, 200):
             key = identity(number)
-            node.service._engine.peerstore._kept.add(key.peer_id)
-            node.service._engine.peerstore._records[key.peer_id] = parse_record(open_envelope(record(by=key), SCOPE))
-            node.service._engine.peerstore._note(key.peer_id)
+            dead = _Known(parse_record(open_envelope(record(by=key), SCOPE)), kept=True)
+            node.service._engine.peerstore._put(dead)
             it.network.stall(key.peer_id)
         under_way: list[str] = []
         most = [0, 0]

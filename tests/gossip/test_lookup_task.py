@@ -5,6 +5,7 @@ The figures of the 500 are in docs/decisions/0026.
 
 import statistics
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from gossip_samples import ALICE, BOB, SCOPE, record
@@ -45,7 +46,7 @@ def ground(count: int, address: str = "/memory/{}") -> list[PeerRecord]:
 @settings(max_examples=examples(40))
 @given(st.data())
 def test_it_ends_whatever_it_is_told_and_asks_nobody_twice(data):
-    crowd = [member(number) for number in range(90)] + [member("target"), PeerRecord(**{**vars(member(1)), "peer": ME})]
+    crowd = [member(number) for number in range(90)] + [member("target"), replace(member(1), peer=ME)]
     it = looking(*data.draw(st.lists(st.sampled_from(crowd), max_size=20)), width=BUCKET)
     asked: list[PeerId] = []
     under_way: list[PeerRecord] = []
@@ -88,7 +89,7 @@ def test_what_is_remembered_is_bounded():
 
 
 def test_it_does_not_ask_itself():
-    assert looking(PeerRecord(**{**vars(member(1)), "peer": ME})).next() == []
+    assert looking(replace(member(1), peer=ME)).next() == []
 
 
 # -- what a liar may say

@@ -115,7 +115,7 @@ async def test_a_neighbour_that_names_another_region_gets_nothing_from_then_on(a
         turncoat, honest = east[0], east[1]
         newest = honest.service._context.engine.publisher.newest
         store = honest.service._context.engine.peerstore
-        record = store._records[turncoat.peer]
+        record = store._known[turncoat.peer].record
         object.__setattr__(record, "region", "west")
         asked = HeadersRequest(epoch=newest.epoch, first=0, count=1)
         raw = await ask_once(turncoat.transport, honest.peer, asked, 5.0, 1 << 16)
