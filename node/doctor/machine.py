@@ -134,7 +134,7 @@ def device_and_cores(subject: Subject, model: Model) -> Finding:
 
     assert subject.learning is not None
     cores = cores_of_process()
-    threads = subject.learning.train.threads or torch.get_num_threads()
+    threads = with_threads(subject.learning).train.threads or torch.get_num_threads()
     seen = f"{model.parameters:,} parameters on {model.device}, "
     seen += f"{text.plural(cores, 'core')}, {text.plural(threads, 'thread')}"
     if model.device.startswith("cuda"):

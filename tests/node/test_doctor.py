@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
+import torch
 
 from gossip.core.api import RunInfo
 from gossip.core.identity import Identity
@@ -79,6 +80,12 @@ def test_the_model_is_that_of_the_configuration(subject):
     model = machine.model_of(subject)
     assert (model.parameters, model.device) == (9226, "cpu")
     assert machine.device_and_cores(subject, model).level in ("ok", "warning")
+
+
+def test_threads_are_those_that_the_budget_leaves(subject, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    learning = load(sets=["budget.cpu=1", "train.threads=0"])
+    assert ", 1 thread" in machine.device_and_cores(replace(subject, learning=learning), MODEL).seen
 
 
 def test_more_threads_than_cores_are_too_many(subject):
