@@ -6,7 +6,7 @@ seconds until it has done the step.
     python scripts/private_steps_cost.py --turns 40 --chunk 4
 
 One JSON line a model: medians in milliseconds, and each over the plain step. `loop`: as `example`, in a loop of the
-user's own with torch's AdamW (`swarm.private_gradients`).
+user's own with torch's AdamW (`swarm.private_gradients`), over the plain step of such a loop, `plain loop`.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 import torch
+from torch.utils import _pytree as pytree
 
 from node.system.script_end import ended_in_a_line
 from p2ptrain import privacy, tasks
@@ -52,7 +53,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for name, (task, options) in MODELS.items():
         found = medians(tasks.get(task, **options), device, given.turns, given.batch, given.chunk)
-        over = {kind: round(found[kind] / found["plain"], 2) for kind in found}
+        plain = {kind: "plain loop" if "loop" in kind else "plain" for kind in found}
+        over = {kind: round(found[kind] / found[plain[kind]], 2) for kind in found}
         print(json.dumps({"model": name, "ms": found, "over_plain": over}), flush=True)
 
 
@@ -63,6 +65,7 @@ def medians(task: Task, device: torch.device, turns: int, batch: int, chunk: int
     trainers = {"plain": Trainer(task, config, shard)}
     trainers |= {kind: Trainer(task, config, shard, privacy=given) for kind, given in protections.items()}
     steps: dict[str, Callable[[], object]] = {kind: trainer.step for kind, trainer in trainers.items()}
+    steps["plain loop"] = plain_loop_of(task, device, shard, batch)
     steps["loop"] = loop_of(task, device, shard, batch, chunk)
     took: dict[str, list[float]] = {kind: [] for kind in steps}
     for _ in range(WARM_TURNS + turns):
@@ -71,6 +74,23 @@ def medians(task: Task, device: torch.device, turns: int, batch: int, chunk: int
             step()
             took[kind].append(seconds(device) - began)
     return {kind: round(1e3 * statistics.median(times[WARM_TURNS:]), 2) for kind, times in took.items()}
+
+
+def plain_loop_of(task: Task, device: torch.device, shard: Shard, batch: int) -> Callable[[], None]:
+    """Return a step of a loop of the user's own that is not private."""
+    assert isinstance(task, HasExamples), "tasks of ours name their examples"
+    model = build_model(task, 0).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    count = task.example_count(shard)
+
+    def step() -> None:
+        rows = torch.randint(count, (batch,)).tolist()
+        examples = pytree.tree_map(lambda part: part.to(device), task.examples_at(shard, rows))
+        optimizer.zero_grad()
+        torch.autograd.backward(task.loss(model, examples))
+        optimizer.step()
+
+    return step
 
 
 def loop_of(task: Task, device: torch.device, shard: Shard, batch: int, chunk: int | None) -> Callable[[], None]:
