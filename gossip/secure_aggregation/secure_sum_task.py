@@ -1,6 +1,8 @@
 """Performs secure sums (gossip/secure_aggregation/secure_sum.py): signs and sends, serves, pulls, computes in a thread.
 
-There is one sum at a time. That it begins is on disk before the first statement leaves (rounds_begun.py).
+There is one sum at a time. That it begins is on disk before the first statement leaves (core/said_once.py). Its keys
+are in memory alone, so a node that crashes can neither sign a second set of survivors nor tell a share, as long as it
+never begins the same sum again (decision 0123).
 """
 
 from collections import OrderedDict, deque
@@ -18,10 +20,10 @@ from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import MAX_GROUP
 from gossip.core.messages import SecureRequest
+from gossip.core.said_once import SaidOnce
 from gossip.core.secure_statements import SecureStatement, parse_secure
 from gossip.group_blobs_task import HeldBlobs, Puller, PullFailedError
 from gossip.secure_aggregation.packing import Values
-from gossip.secure_aggregation.rounds_begun import RoundsBegun
 from gossip.secure_aggregation.secure_group import SecureGroup, SecureSum
 from gossip.secure_aggregation.secure_sum import (
     FORWARDED,
@@ -79,7 +81,7 @@ class SecureSummer:
         self.blobs = self._held.store
         """What the members of a group may pull from us."""
         self._early = EarlyStatements()
-        self._begun = RoundsBegun(begun)
+        self._begun = SaidOnce(begun, "which secure sums were begun")
         self._sum: SecureSumming | None = None
         self._changed = Notifier()
 
@@ -116,7 +118,9 @@ class SecureSummer:
         summing = SecureSumming(group, me, values, began=now, gather_until=now + gather_s, ends_at=now + timeout_s)
         self._sum = summing
         try:
-            await self._context.hasher.wait_for_disk(partial(self._begun.begin, group.name, group.round))
+            first = partial(self._begun.first, group.name, group.round)
+            if not await self._context.hasher.wait_for_disk(first):
+                raise LocalError("this sum was begun before, or may have been: a round is summed once")
             return await self._run(summing)
         finally:
             summing.let_go()

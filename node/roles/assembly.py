@@ -31,6 +31,7 @@ from gossip.core.api import (
 from gossip.core.backoff import peer_in
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId, RunId
+from gossip.core.said_once import SaidOnce
 from gossip.core.statements import check_region
 from gossip.eager_lock import EagerLock
 from gossip.membership import MembershipAdmission
@@ -68,13 +69,12 @@ from node.training.inner_loop import InnerLoop
 from node.training.machine_readings import ReaderOf, pauses_of
 from node.training.node import Node
 from node.training.pace import Pace
-from node.training.region_turns import RegionTurns
+from node.training.region_turns import RegionTurns, stated_models
 from node.training.remote_trainer import RemoteTrainer
 from node.training.run_state import RunState
 from node.training.run_watch import RunWatch
 from node.training.shift_watching import resume_shifts, shifts_for
 from node.training.snapshots import LARGE, SnapshotCutter
-from node.training.stated_rounds import StatedRounds
 from node.training.update_counts import UpdateCounts
 from node.training.visiting import check_visits, long_noise, visitors_for
 from node.training.warming_up import warm_up_for
@@ -325,7 +325,7 @@ def make_node(
     lock = EagerLock()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
-    stated = StatedRounds(around.regional_stated)
+    stated = stated_models(around.regional_stated)
     regions = _region_turns(strategy, config, genesis_d, around.new_file, stated)
     _file_genesis(strategy, genesis_d, around.new_file, genesis_filed_from(config))
     _file_estimates(strategy, config, around.new_file, journal)
@@ -580,7 +580,7 @@ def _region_turns(
     config: Config,
     genesis_d: torch.Tensor,
     new_file: Callable[[], NamelessFile] | None,
-    stated: StatedRounds,
+    stated: SaidOnce,
 ) -> RegionTurns | None:
     """Return what averages with other regions; None in a run that has none. Raises UsageError for a strategy that
     cannot."""

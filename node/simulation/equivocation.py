@@ -17,7 +17,7 @@ from gossip.core.digests import NO_DIGEST, digest_of
 from gossip.core.envelope import Scope
 from gossip.core.ids import Digest, PeerId, RunId, SwarmId
 from gossip.core.statements import UpdateHeader, UpdateHeaderBody
-from gossip.updates.audits import LinkAudit, audit_every, goes_all_the_way
+from gossip.updates.audits import HeardLink, LinkAudit, audit_every, goes_all_the_way
 from node.simulation.large.ring_graph import RingGraph
 
 ROUND_S: Final = 30.0
@@ -89,6 +89,8 @@ class EquivocationModel:
             self._members = next(size for size in count(1) if audit_every(size) == every)
             sizes = dict.fromkeys(range(nodes), self._members)
         self._nodes = [_Node(sizes[number]) for number in range(nodes)]
+        self._told: dict[Digest, UpdateHeader] = {}
+        """The liar's links, by digest: nodes that show one keep less of it."""
 
     def play(self, lie: Lie, rounds: int) -> Found:
         """Play so many rounds from the first lie on."""
@@ -168,6 +170,7 @@ class EquivocationModel:
     # -- everybody else
 
     def _spread(self, link: UpdateHeader, group: Collection[int], now: float) -> None:
+        self._told[link.digest] = link
         way = deque((node, link) for node in sorted(group))
         later: deque[tuple[int, UpdateHeader]] = deque()
         while way or later:
@@ -175,9 +178,9 @@ class EquivocationModel:
             passes, shows = self._hear(node, passed, now)
             beside = sorted(self._beside[node] - {LIAR})
             way.extend((other, passed) for other in (beside if passes else ()))
-            later.extend((other, each) for each in shows for other in beside)
+            later.extend((other, self._told[each.digest]) for each in shows for other in beside)
 
-    def _hear(self, number: int, link: UpdateHeader, now: float) -> tuple[bool, tuple[UpdateHeader, ...]]:
+    def _hear(self, number: int, link: UpdateHeader, now: float) -> tuple[bool, tuple[HeardLink, ...]]:
         """Let a node hear a link. Return whether it passes it on, and what it shows a little later."""
         node, follows = self._nodes[number], number in self._beside[LIAR]
         if node.found or link.digest in node.seen:

@@ -8,15 +8,17 @@ by then: it moves as many rounds later, at most, as models have to come.
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from gossip.core.api import RegionalPayload, RegionalView
+from gossip.core.digests import digest_of
 from gossip.core.errors import LocalError
+from gossip.core.said_once import SaidOnce
 from node.events.event_types import RegionsAveraged, WarningEvent
 from node.training.executors import SideWork
-from node.training.stated_rounds import StatedRounds
 from p2ptrain.sync import Message, RoundResult
 from p2ptrain.sync.regional import RegionalAveraging, RegionalShift, RegionalStrategy, RegionModels
 
@@ -32,17 +34,22 @@ MEETING_MOVES: Final = 2
 us one move later than we hear it."""
 
 
+def stated_models(path: Path | None) -> SaidOnce:
+    """Return what remembers, in `path`, after which rounds a node has stated its region's model."""
+    return SaidOnce(path, "after which rounds it has stated its region's model")
+
+
 class RegionTurns:
     """One node's part in the averaging of regions. State: the newest model of each region that was used, by its
     round."""
 
     def __init__(
-        self, averaging: RegionalAveraging, strategy: RegionalStrategy, stated: StatedRounds | None = None
+        self, averaging: RegionalAveraging, strategy: RegionalStrategy, stated: SaidOnce | None = None
     ) -> None:
         """`stated`: after which rounds this node has stated its region's model, in this life and those before."""
         self.averaging = averaging
         self._strategy = strategy
-        self._stated = StatedRounds() if stated is None else stated
+        self._stated = stated_models(None) if stated is None else stated
         self._used: dict[str, int] = {}
         self._silent: dict[str, int] = {}
         """Moves of ours since a new model of a region came."""
@@ -85,7 +92,8 @@ class RegionTurns:
             try:
                 message = await node.compute(lambda: self.averaging.encode(model_d), work=SideWork.ENCODE)
                 stated, round_ = self._stated, node.state.round
-                if not await node.executor.offload(lambda: stated.state(round_)):  # it syncs a file
+                name = digest_of(b"%d" % round_)
+                if not await node.executor.offload(lambda: stated.first(name, round_)):  # it syncs a file
                     return  # a second model of one round is a second history
                 await node.service.publish_regional(
                     round=node.state.round, codec=message.codec, payload=message.payload, averaged=averaged
