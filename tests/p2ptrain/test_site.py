@@ -132,6 +132,12 @@ def test_a_model_that_fsdp_alone_does_not_cut_trains_as_in_one_process(found: Fo
 
 @pytest.mark.slow
 @in_both
+def test_ranks_that_use_unlike_parameters_end_where_fsdp_would_add_them_up(found: Found, ranks: int) -> None:
+    assert "take torch 2.13 or newer" in found(ranks, "experts before torch 2.13")
+
+
+@pytest.mark.slow
+@in_both
 def test_each_value_is_in_one_rank(found: Found, ranks: int) -> None:
     assert sum(found(ranks, "held")) == PARAMETERS
     assert max(found(ranks, "held")) < 1.1 * PARAMETERS / ranks

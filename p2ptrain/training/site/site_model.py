@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
+from p2ptrain.tasks.base import TaskError
 from p2ptrain.training.parameter_vector import is_sharded
 from p2ptrain.training.sharded_model import ShardedModel, _fsdp_modules, _local
 from p2ptrain.training.site.orders import OrderChannel
@@ -39,6 +41,20 @@ class SiteModel(ShardedModel):
         means = torch.split(mean_w, [gradients[index].numel() for index in whole])
         for index, mean in zip(whole, means, strict=True):
             gradients[index] = mean.view_as(gradients[index])
+
+    def check_used(self) -> None:
+        """Raise TaskError in all ranks where some have a gradient of a parameter and others have none, where FSDP2 adds
+        up the gradients that there are, each rank's of other parameters. Collective, after a backward pass."""
+        if hasattr(FSDPModule, "set_reduce_scatter_unused_params"):  # of torch 2.13: set by cut_model.py
+            return
+        has = [None if it.is_meta or not is_sharded(it) else it.grad is not None for it in self.parameters]
+        counts = torch.tensor([[each is True for each in has], [each is False for each in has]], dtype=torch.int32)
+        dist.all_reduce(counts, group=self._group)
+        if bool((counts > 0).all(dim=0).any()):
+            raise TaskError(
+                "some ranks of this site used parameters that others did not, as experts do, and torch "
+                f"{torch.__version__} adds up their gradients wrongly: take torch 2.13 or newer"
+            )
 
     @property
     def parts(self) -> list[torch.Tensor]:

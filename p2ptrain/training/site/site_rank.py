@@ -132,6 +132,7 @@ class SiteRank:
         kept = [] if points is None else [each.clone() for each in self.sharded.parts]
         self._set(points or [])
         loss, tokens = self._backward(number)
+        self.sharded.check_used()
         self._set(kept)
         gradients = self.sharded.gradients()
         self.sharded.average(gradients, self.cut.data_groups)
