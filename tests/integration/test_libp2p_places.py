@@ -42,7 +42,8 @@ def port_of(address: str) -> int:
 
 async def called_from(source: str, address: str) -> tuple[Any, Any]:
     """A connection, upgraded, from an address of this machine: the muxed one, and the socket."""
-    stream = TrioTCPStream(await trio.open_tcp_stream("127.0.0.1", port_of(address), local_address=source))
+    there = "::1" if ":" in source else "127.0.0.1"
+    stream = TrioTCPStream(await trio.open_tcp_stream(there, port_of(address), local_address=source))
     upgrader, raw = upgrader_with(), RawConnection(stream, True)
     try:
         with trio.fail_after(PATIENCE_S):
@@ -103,6 +104,29 @@ async def test_a_network_is_bounded_and_others_keep_their_places() -> None:
         await until(lambda: len(victim.log) == 10 + 6)
         assert victim.log[0][1] in victim.transport.peers, "the one that called from elsewhere"
         assert quiet.peer_id == ID.from_string(victim.peer_id)
+
+
+async def test_trap_24_the_network_of_a_caller_by_ipv6_is_known_and_bounded() -> None:
+    """Stock code knows no IPv6 address of a far end: such callers were of no network, and bounded by none."""
+    victim = Choosy(listen=("/ip6/::1/tcp/0",), bounds=ConnectionBounds(of_network=3, unbounded_networks=()))
+    async with running(victim), open_sockets() as sockets:
+        for _ in range(6):
+            sockets.append((await called_from("::1", victim.address))[1])
+        await until(lambda: victim.transport.faults.get("made_room", 0) == 3)
+        await until(lambda: len(victim.transport.peers) == 3)
+        assert {victim.transport.network_of(peer) for peer in victim.transport.peers} == {"::/48"}
+
+
+async def test_trap_24_callers_by_ipv6_are_taken_or_not_by_their_network() -> None:
+    """All were refused wherever `network.allow` was set."""
+    welcome = Node(listen=("/ip6/::1/tcp/0",), bounds=ConnectionBounds(allow=("::1/128",)))
+    closed = Node(listen=("/ip6/::1/tcp/0",), bounds=ConnectionBounds(allow=("2001:db8::/32",)))
+    async with running(welcome, closed), open_sockets() as sockets:
+        sockets.append((await called_from("::1", welcome.address))[1])
+        await until(lambda: len(welcome.transport.peers) == 1)
+        with pytest.raises(SecurityUpgradeFailure):
+            await called_from("::1", closed.address)
+        assert (welcome.transport.faults, closed.transport.faults) == ({}, {"refused_address": 1})
 
 
 async def test_a_network_full_of_neighbours_takes_nobody_else_and_another_does() -> None:

@@ -14,6 +14,7 @@ import trio.testing
 from google.protobuf.message import DecodeError
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.io.exceptions import IOException
+from libp2p.io.trio import TrioTCPStream
 from libp2p.network.config import ConnectionConfig
 from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.swarm import Swarm
@@ -50,6 +51,8 @@ from multiaddr import Multiaddr
 from gossip.core.errors import LocalError
 from gossip.transport.base import TransportError
 from gossip.transport.connection_limits import ConnectionBounds
+from gossip.transport.libp2p.tcp import BufferedTcpStream
+from gossip.transport.wire_bytes import WireBytes
 
 TOPIC = "/p2ptrain/1/p2ptrain"
 MESHSUB = str(PROTOCOL_ID_V11)
@@ -436,6 +439,14 @@ async def test_trap_22_our_reader_is_woken_when_its_own_end_resets_the_stream() 
         await trio.testing.wait_all_tasks_blocked()
         await stream.reset()
         await until(lambda: not nursery.child_tasks)
+
+
+async def test_trap_24_stock_code_knows_no_address_of_a_far_end_by_ipv6() -> None:
+    listener = (await trio.open_tcp_listeners(0, host="::1"))[0]
+    near = await trio.open_tcp_stream("::1", listener.socket.getsockname()[1])
+    async with listener, near, await listener.accept() as far:
+        assert TrioTCPStream(far).get_remote_address() is None
+        assert BufferedTcpStream(far, WireBytes()).get_remote_address() == near.socket.getsockname()[:2]
 
 
 async def test_a_peer_that_overruns_its_window_is_cut_off() -> None:

@@ -3,12 +3,14 @@
 Stock code binds with SO_REUSEPORT, so that two nodes on one port share its connections silently (trap 15: tcp.py:59),
 and serves from a trio system task that outlives a cancelled host. It reads a Noise message by two system calls and
 gives up on one that arrives in more than 100 segments (trap 11, io/utils.py:11). It reads as many bytes as a stranger
-says will come (utils/varint.py:137). All four differ here; the rest of `TCP` is inherited.
+says will come (utils/varint.py:137), and knows no IPv6 address of a far end (trap 24, io/trio.py:104). All five differ
+here; the rest of `TCP` is inherited.
 """
 
 import errno
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
@@ -57,6 +59,8 @@ class BufferedTcpStream(TrioTCPStream):  # type: ignore[misc]
 
     `wire` counts what passes the socket.
     """
+
+    _cached_remote_address: tuple[str, int] | None
 
     def __init__(self, stream: trio.SocketStream, wire: WireBytes, psk: PresharedKey | None = None) -> None:
         super().__init__(stream)
@@ -137,6 +141,16 @@ class BufferedTcpStream(TrioTCPStream):  # type: ignore[misc]
         """Host and port of the far end. Raises OSError once it is gone."""
         host, port = self.stream.socket.getpeername()[:2]
         return str(host), int(port)
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """Host and port of the far end, also once it is gone; None where nobody has asked before that.
+
+        Stock code knows none of an IPv6 connection, whose address has four parts (trap 24, io/trio.py:104).
+        """
+        if self._cached_remote_address is None:
+            with suppress(OSError):
+                self._cached_remote_address = self.peer_name
+        return self._cached_remote_address
 
 
 class OwnPortListener:
