@@ -49,7 +49,7 @@ from libp2p_harness import (
 from multiaddr import Multiaddr
 
 from gossip.core.errors import LocalError
-from gossip.transport.base import TransportError
+from gossip.transport.base import PING_BYTES, PING_PROTOCOL, TransportError
 from gossip.transport.connection_limits import ConnectionBounds
 from gossip.transport.libp2p.tcp import BufferedTcpStream
 from gossip.transport.wire_bytes import WireBytes
@@ -447,6 +447,33 @@ async def test_trap_24_stock_code_knows_no_address_of_a_far_end_by_ipv6() -> Non
     async with listener, near, await listener.accept() as far:
         assert TrioTCPStream(far).get_remote_address() is None
         assert BufferedTcpStream(far, WireBytes()).get_remote_address() == near.socket.getsockname()[:2]
+
+
+async def test_trap_25_a_stock_host_keeps_an_entry_of_every_peer_that_pinged() -> None:
+    async with stock() as (host, address):
+        for _ in range(3):
+            async with attacking(address) as attacker:
+                await answered(await attacker.stream(PING_PROTOCOL))
+        await until(lambda: not host.get_network().connections)
+        service = host.multiselect.handlers[PING_PROTOCOL].__self__
+        assert len(service._inbound_streams) == 3
+
+
+async def test_trap_25_ours_keeps_nothing_of_who_has_pinged() -> None:
+    victim = Node()
+    async with running(victim):
+        for _ in range(3):
+            async with attacking(victim.address) as attacker:
+                await answered(await attacker.stream(PING_PROTOCOL))
+        await until(lambda: not victim.transport.peers)
+        answers = victim.transport._host.multiselect.handlers[PING_PROTOCOL].__self__
+        await until(lambda: not answers._streams)
+
+
+async def answered(stream: Any) -> None:
+    await stream.write(bytes(PING_BYTES))
+    with trio.fail_after(PATIENCE_S):
+        assert await stream.read(PING_BYTES) == bytes(PING_BYTES)
 
 
 async def test_a_peer_that_overruns_its_window_is_cut_off() -> None:

@@ -16,7 +16,6 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_noise_key_pair
 from libp2p.host.basic_host import BasicHost
 from libp2p.host.ping import ID as PING_ID
-from libp2p.host.ping import PingService
 from libp2p.identity.identify.identify import ID as IDENTIFY_ID
 from libp2p.identity.identify.identify import identify_handler_for
 from libp2p.network.auto_connector import AutoConnector
@@ -48,6 +47,7 @@ from gossip.transport.libp2p.data_link import MAGIC, DataLink
 from gossip.transport.libp2p.fault_guard import Faults
 from gossip.transport.libp2p.libp2p_errors import caused_by
 from gossip.transport.libp2p.member_security import guarded_upgrader, host_of, readmit
+from gossip.transport.libp2p.ping import PingAnswers
 from gossip.transport.libp2p.tcp import MULTISTREAM, BufferedTcpStream, OwnPortTcp
 from gossip.transport.libp2p.yamux import MuxSettings, SteadyMuxer, SteadyYamux
 from gossip.transport.pnet import PresharedKey
@@ -323,7 +323,7 @@ class GuardedHost(BasicHost):  # type: ignore[misc]
 
     def __init__(self, swarm: BoundedSwarm, serve: StreamHandler, faults: Faults) -> None:
         self._fixed_addrs: list[Any] = []
-        protocols = OrderedDict({IDENTIFY_ID: identify_handler_for(self), PING_ID: PingService(self).handle_ping})
+        protocols = OrderedDict({IDENTIFY_ID: identify_handler_for(self), PING_ID: PingAnswers().serve})
         super().__init__(swarm, default_protocols=protocols, disable_identify_address_discovery=True)
         handlers = _Handlers(self.multiselect.handlers)
         handlers.serve = serve
