@@ -25,7 +25,17 @@ from gossip.core.ids import PeerId
 from gossip.core.messages import HeadersRequest, HelloRequest, Request, encode_answer
 from gossip.core.rate_limit import MAX_NAMES, KeyedTokenBucket
 from gossip.transport.base import Stream
-from gossip.transport.libp2p.frame_meter import LIGHT_PER_SECOND, MAX_FRAME_BYTES, OPENINGS_PER_SECOND, FrameMeter
+from gossip.transport.libp2p.frame_meter import (
+    FRAMES_OF_STRANGER,
+    FRAMES_PER_SECOND,
+    LIGHT_PER_SECOND,
+    MAX_FRAME_BYTES,
+    OPENING_FRAMES,
+    OPENINGS_PER_SECOND,
+    STRANGERS_PER_SECOND,
+    FrameMeter,
+    StrangerFrames,
+)
 from gossip.transport.libp2p.pubsub_limit import (
     BYTES_PER_SECOND,
     MAX_PER_SECOND,
@@ -277,8 +287,12 @@ def header(kind: int, flags: int, stream: int, length: int) -> bytes:
     return struct.pack(">BBHII", 0, kind, flags, stream, length)
 
 
+def meter(strangers: StrangerFrames | None = None, *, kept: bool = False) -> FrameMeter:
+    return FrameMeter({1}, strangers or StrangerFrames(), lambda: not kept)
+
+
 def test_honest_frames_pass() -> None:
-    it = FrameMeter({1})
+    it = meter()
     for second in range(5):
         for _ in range(5000):
             assert it.judge(header(0, 0, 1, 65_507), float(second)) is None
@@ -289,7 +303,7 @@ def test_honest_frames_pass() -> None:
 
 
 def test_a_body_is_not_taken_for_frames() -> None:
-    it = FrameMeter({1})
+    it = meter()
     body = header(9, 0, 0, 0)
     assert it.judge(header(0, 0, 1, 24), 0.0) is None
     assert it.judge(body, 0.0) is None
@@ -303,14 +317,14 @@ def test_a_body_is_not_taken_for_frames() -> None:
     ids=["ping", "pong", "unknown window", "unknown reset", "unknown data"],
 )
 def test_floods_of_frames_that_carry_nothing_are_cut_off(frame: bytes) -> None:
-    it = FrameMeter({1})
+    it = meter()
     faults = [it.judge(frame, 0.5) for _ in range(LIGHT_PER_SECOND + 1)]
     assert faults == [None] * LIGHT_PER_SECOND + ["frame_flood"]
     assert it.judge(frame, 1.5) is None
 
 
 def test_openings_wait_for_the_next_second() -> None:
-    it = FrameMeter({1})
+    it = meter()
     for number in range(OPENINGS_PER_SECOND):
         assert it.judge(header(1, 1, 3 + 2 * number, 0), 0.25) is None
         assert it.pause_for(0.25) == 0.0
@@ -319,9 +333,58 @@ def test_openings_wait_for_the_next_second() -> None:
     assert it.pause_for(1.0) == 0.0
 
 
+TINY = header(0, 0, 1, 1)
+
+
+def sent_before_a_pause(it: FrameMeter, frame: bytes, most: int, now: float = 0.25) -> int:
+    """How many frames are read in one second before the connection is left alone."""
+    for number in range(most):
+        if it.pause_for(now):
+            return number
+        assert it.judge(frame, now) is None
+        if frame == TINY:
+            assert it.judge(b"x", now) is None
+    return most
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("frame", [TINY, header(1, 0, 1, 1)], ids=["a byte", "window"])
+def test_frames_beyond_what_a_link_carries_wait_for_the_next_second(frame: bytes, kept: bool) -> None:
+    """A megabyte a second of frames with a byte each, on an open stream, took a core."""
+    it = meter(kept=kept)
+    assert sent_before_a_pause(it, frame, 2 * FRAMES_PER_SECOND) == FRAMES_PER_SECOND + 1
+    assert it.pause_for(0.25) == 0.75
+    assert it.pause_for(1.0) == 0.0
+
+
+def test_frames_of_all_strangers_together_are_bounded_and_each_has_a_share() -> None:
+    strangers = StrangerFrames()
+    crowd = [meter(strangers) for _ in range(40)]
+    read = [sent_before_a_pause(each, TINY, FRAMES_PER_SECOND) for each in crowd]
+    assert sum(read) <= STRANGERS_PER_SECOND + len(crowd) * (FRAMES_OF_STRANGER + 1)
+    assert min(read) == FRAMES_OF_STRANGER + 1
+    assert sent_before_a_pause(meter(strangers, kept=True), TINY, FRAMES_PER_SECOND) == FRAMES_PER_SECOND
+    assert sent_before_a_pause(meter(strangers), TINY, 1000, now=1.0) == 1000
+
+
+def test_neighbours_frames_take_nothing_from_strangers() -> None:
+    strangers = StrangerFrames()
+    for _ in range(4):
+        sent_before_a_pause(meter(strangers, kept=True), TINY, FRAMES_PER_SECOND)
+    assert sent_before_a_pause(meter(strangers), TINY, 1000) == 1000
+
+
+def test_a_crowd_that_opens_streams_is_bounded_with_its_frames() -> None:
+    """Each of 256 strangers could open 250 streams a second, at 0.3 ms each: 19 cores."""
+    strangers, opening = StrangerFrames(), header(1, 1, 3, 0)
+    opened = sum(sent_before_a_pause(meter(strangers), opening, OPENINGS_PER_SECOND) for _ in range(100))
+    share = FRAMES_OF_STRANGER // (1 + OPENING_FRAMES) + 1
+    assert opened <= STRANGERS_PER_SECOND // (1 + OPENING_FRAMES) + 1 + 100 * share
+
+
 def test_a_frame_larger_than_a_window_is_refused_before_its_body() -> None:
-    assert FrameMeter({1}).judge(header(0, 0, 1, MAX_FRAME_BYTES), 0.0) is None
-    assert FrameMeter({1}).judge(header(0, 0, 1, MAX_FRAME_BYTES + 1), 0.0) == "frame_too_large"
+    assert meter().judge(header(0, 0, 1, MAX_FRAME_BYTES), 0.0) is None
+    assert meter().judge(header(0, 0, 1, MAX_FRAME_BYTES + 1), 0.0) == "frame_too_large"
 
 
 PEERS = [ID(b"%d" % n) for n in range(300)]

@@ -4,6 +4,7 @@ Each attack did harm before its defence was there; what it did is said in the te
 """
 
 import struct
+from contextlib import AsyncExitStack
 
 import psutil
 import pytest
@@ -11,6 +12,7 @@ import trio
 from hostile_harness import LAG_S, swallowed, tcp, watched
 from libp2p_harness import (
     ECHO,
+    HOLD,
     PATIENCE_S,
     Choosy,
     Node,
@@ -24,7 +26,7 @@ from libp2p_harness import (
 )
 
 from gossip.transport.connection_limits import ConnectionBounds
-from gossip.transport.libp2p.frame_meter import LIGHT_PER_SECOND
+from gossip.transport.libp2p.frame_meter import FRAMES_OF_STRANGER, LIGHT_PER_SECOND, STRANGERS_PER_SECOND
 
 # -- before anybody has proved who he is
 
@@ -111,6 +113,34 @@ async def test_floods_of_empty_frames_are_cut_off(flood: bytes, fault: str) -> N
             await until(lambda: not victim.transport.peers)
         assert watch.worst_s < LAG_S
         await assert_serves(victim, topic_too=False)
+
+
+async def test_a_crowd_of_tiny_frames_waits_and_a_neighbour_does_not() -> None:
+    """Frames with a byte each on a stream that is open carry something, so they were never cut off: one stranger took a
+    core, at a megabyte a second."""
+    victim, friend = Choosy(), Node()
+    async with running(victim, friend), watched() as watch, AsyncExitStack() as stack:
+        victim.kept = frozenset({friend.peer_id})
+        await friend.transport.dial(victim.address)
+        await until(lambda: victim.transport.peers)
+        tiny, crowd = frame(0, 0, 1, 1) + b"x", []
+        for _ in range(4):
+            attacker = await stack.enter_async_context(attacking(victim.address))
+            assert (await attacker.stream(HOLD)).stream_id == 1
+            crowd.append(attacker)
+        served = [each.muxed_conn for each in victim.transport._swarm.get_connections() if each.muxed_conn.streams]
+        before, began = sum(each._heard for each in served), trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for attacker in crowd:
+                nursery.start_soon(swallowed, attacker.muxed.secured_conn.write, tiny * 4000, 60_000 * len(tiny))
+            for _ in range(20):
+                assert await friend.echo(victim.peer_id) == b"hello"
+                await trio.sleep(0.1)
+            nursery.cancel_scope.cancel()
+        seconds = int(trio.current_time() - began) + 2  # begun ones
+        frames = (sum(each._heard for each in served) - before) / 2  # a head and a body
+        assert frames <= seconds * (STRANGERS_PER_SECOND + 4 * FRAMES_OF_STRANGER + 1000)
+        assert watch.worst_s < LAG_S
 
 
 async def test_a_frame_is_not_read_before_its_window_is_known() -> None:

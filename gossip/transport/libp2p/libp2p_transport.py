@@ -118,6 +118,7 @@ class Libp2pTransport:
             missed_beats=config.missed_beats,
             stall_s=config.stall_s,
             faults=self._faults,
+            keeps=lambda peer: self._swarm.keeps(peer),
         )
         self._handshake_admission = HandshakeAdmission(admission, self._faults.note)
         self._host = build_host(seed, self._serve, settings, config.bounds, self._handshake_admission, psk)

@@ -20,7 +20,7 @@ libp2p 0.8.1 that it replaces:
 
 import struct
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import trio
@@ -37,8 +37,9 @@ from libp2p.stream_muxer.yamux.yamux import (
     YamuxStream,
 )
 
+from gossip.core.ids import PeerId
 from gossip.transport.libp2p.fault_guard import Faults
-from gossip.transport.libp2p.frame_meter import FrameMeter
+from gossip.transport.libp2p.frame_meter import FrameMeter, StrangerFrames
 from gossip.transport.libp2p.noise_records import Records
 from gossip.transport.libp2p.outbox import Outbox, OutboxClosedError, OutboxFullError
 from gossip.transport.libp2p.yamux_stream import SteadyStream
@@ -63,12 +64,15 @@ BODY_S: Final = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class MuxSettings:
-    """What a connection needs to know of the transport's config."""
+    """What a connection needs to know of the transport. `keeps`: whether a peer is one whose connection must stay;
+    `strangers`: the frames of all others."""
 
     heartbeat_s: float
     missed_beats: int
     stall_s: float
     faults: Faults
+    keeps: Callable[[PeerId], bool]
+    strangers: StrangerFrames = field(default_factory=StrangerFrames)
 
 
 class _Streams(dict[int, YamuxStream]):
@@ -108,7 +112,8 @@ class SteadyYamux(Yamux):  # type: ignore[misc]
         self.stream_events = _Events(self.streams)
         self._outbox = Outbox()
         self._heard = 0
-        self._meter = FrameMeter(self.streams)
+        peer = PeerId(str(peer_id))
+        self._meter = FrameMeter(self.streams, settings.strangers, lambda: not settings.keeps(peer))
         self._records = Records(secured_conn)
         self.over = False
         """Whether it has been served to its end."""
