@@ -1,12 +1,23 @@
 """Dials over real sockets, the addresses that they take, and the mistakes that are named."""
 
+from contextlib import suppress
+from functools import partial
+
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from libp2p_harness import ECHO, Node, delivered, running, until
+from multiaddr import Multiaddr
 
 from gossip.core.errors import LocalError
+from gossip.core.identity import Identity
 from gossip.transport.base import TransportError
 from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
+from gossip.transport.libp2p.multiaddrs import parse_dial
+from gossip.transport.libp2p.tcp import host_and_port
+
+SOMEBODY = Identity(bytes(32)).peer_id
 
 
 async def test_disconnecting_and_reconnecting() -> None:
@@ -69,6 +80,39 @@ async def test_addresses_that_are_the_users_mistake(address: str) -> None:
     async with running(a):
         with pytest.raises(LocalError):
             await a.transport.dial(address)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "/ip4/8.8.8.8/ip4/127.0.0.1/tcp/{port}",
+        "/ip4/127.0.0.1/tcp/1/tcp/{port}",
+        "//ip4/127.0.0.1/tcp/{port}",
+        "/tcp/{port}/ip4/127.0.0.1",
+        "/p2p/{peer}/ip4/127.0.0.1/tcp/{port}",
+        "/dns4/a.example/ip4/127.0.0.1/tcp/{port}",
+        "/ip4/127.0.0.1/tcp/{port}/p2p/{peer}",
+    ],
+)
+async def test_an_address_with_two_hosts_or_none_at_its_head_is_dialled_by_nobody(begin: str) -> None:
+    """Whether a host may be dialled, and how often, is decided by the first, and the last was dialled: a relay's
+    clients had it dial the machines around it, and a victim had as many names as its enemies liked."""
+    a, b = Node(), Node()
+    async with running(a, b):
+        port = Multiaddr(b.address).value_for_protocol("tcp")
+        address = f"{begin.format(port=port, peer=b.peer_id)}/p2p/{b.peer_id}"
+        for way in (a.transport.dial, a.transport.probe, partial(a.transport.connect_bare, asker=a.peer_id)):
+            with pytest.raises(LocalError):
+                await way(address)
+        assert not a.transport.peers
+
+
+@given(st.lists(st.sampled_from(["/", "/ip4/1.2.3.4", "/ip4/9.9.9.9", "/dns/a.b", "/tcp/1", "/tcp/2"]), max_size=5))
+def test_who_is_dialled_is_who_stands_first(parts: list[str]) -> None:
+    address = "".join(parts) + f"/p2p/{SOMEBODY}"
+    with suppress(LocalError):
+        host, _ = host_and_port(parse_dial(address)[0])
+        assert address.split("/")[2] == host
 
 
 async def test_other_mistakes_are_named() -> None:

@@ -25,12 +25,17 @@ def parse_listen(address: str) -> Multiaddr:
 
 
 def parse_dial(address: str) -> tuple[Multiaddr, PeerId]:
-    """An address to dial and whom to expect there. Raises LocalError."""
+    """An address to dial and whom to expect there. Raises LocalError, also where the host is not what its text begins
+    with, by which others decide whether it may be dialled."""
     parsed = _parse(address)
     peer = parsed.get_peer_id()
     if peer is None:
         raise LocalError(f"{address}: must end in /p2p/ and the peer id, so that nobody else can answer")
     host_and_port(parsed)
+    if address.split("/")[1::2] != [protocol.name for protocol in parsed.protocols()]:
+        raise LocalError(
+            f"{address!r} has a slash too many"
+        )  # multiaddr passes over it, and who reads the host does not
     return parsed, PeerId(peer)
 
 

@@ -46,12 +46,13 @@ HOST_PROTOCOLS: Final = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 
 def host_and_port(address: Multiaddr) -> tuple[str, int]:
-    """`/ip4/1.2.3.4/tcp/5` -> ("1.2.3.4", 5). Raises LocalError when it is not a plain TCP address."""
-    parts = {protocol.name: value for protocol, value in address.items()}
-    host = next((str(parts[name]) for name in HOST_PROTOCOLS if name in parts), None)
-    if host is None or "tcp" not in parts or set(parts) - {*HOST_PROTOCOLS, "tcp", "p2p"}:
+    """`/ip4/1.2.3.4/tcp/5` -> ("1.2.3.4", 5). Raises LocalError when it is not a plain TCP address: one host, one port,
+    at most one peer, in this order. What decides whether a host may be dialled reads the first."""
+    parts = [(protocol.name, value) for protocol, value in address.items()]
+    names = [name for name, _ in parts]
+    if len(names) < 2 or names[0] not in HOST_PROTOCOLS or names[1:] not in (["tcp"], ["tcp", "p2p"]):
         raise LocalError(f"{address}: only /ip4, /ip6 or /dns with /tcp is supported")
-    return host, int(str(parts["tcp"]))
+    return str(parts[0][1]), int(str(parts[1][1]))
 
 
 class BufferedTcpStream(TrioTCPStream):  # type: ignore[misc]
