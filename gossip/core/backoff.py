@@ -2,6 +2,8 @@
 
 import random
 from collections import OrderedDict
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_network
 from pathlib import Path
 from typing import Final
 
@@ -9,10 +11,14 @@ from gossip.core.errors import LocalError, RemoteError
 from gossip.core.identity import verify_key_of
 from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_ADDRESS_CHARS
+from gossip.core.networks import parsed_host
 
 MAX_TARGETS: Final = 1024
 """Targets with a history: 256 records of up to 4 addresses that were really tried. The oldest history is dropped
 first."""
+
+LINK_PREFIX: Final = 64
+"""Of IPv6: what a link has, on which a machine may take any address (RFC 4291, 2.5.4)."""
 
 
 class Backoff:
@@ -61,11 +67,20 @@ def peer_in(address: str) -> PeerId:
     return PeerId(name)
 
 
+@lru_cache(maxsize=MAX_TARGETS)
 def host_of(address: str) -> str:
     """Return the machine that a multiaddr leads to, without peer id and port. All names count as one machine: one
-    wildcard in somebody's DNS makes a million names of one host."""
+    wildcard in somebody's DNS makes a million names of one host. So does a /64 of IPv6 on the internet, which every
+    machine has; and however an address is spelled, it is one."""
     protocol, _, rest = address.removeprefix("/").partition("/")
-    return "dns" if protocol.startswith("dns") else f"{protocol}/{rest.partition('/')[0]}"
+    name = rest.partition("/")[0]
+    if protocol.startswith("dns"):
+        return "dns"
+    host = parsed_host(name) if protocol in ("ip4", "ip6") else None
+    if host is None:
+        return f"{protocol}/{name}"
+    shared = isinstance(host, IPv6Address) and host.is_global
+    return f"ip6/{ip_network((host, LINK_PREFIX), strict=False)}" if shared else f"ip{host.version}/{host}"
 
 
 def addresses_in(path: Path) -> list[str]:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gossip.core.api import Reachability
+from gossip.core.backoff import host_of
 from gossip.core.ids import PeerId
+from gossip.core.networks import network_of
 from gossip.reachability.dialback import Sighting
 
 REACH_HOLDS_S: Final = 3600.0
@@ -27,7 +29,7 @@ ASK_PEERS: Final = 3
 @dataclass(frozen=True)
 class _Vote:
     sighting: Sighting
-    host: str
+    customer: str
     until: float
 
 
@@ -46,10 +48,11 @@ class ReachabilityTracker:
         if dialled_us:
             self._reached_until = now + REACH_HOLDS_S
 
-    def dialled_back(self, peer: PeerId, sighting: Sighting, host: str, now: float) -> None:
-        """Note the answer of `peer`, whose connection leads to `host`; the newest ASK_PEERS answers count."""
+    def dialled_back(self, peer: PeerId, sighting: Sighting, at: str, now: float) -> None:
+        """Note the answer of `peer`, whose connection leads to the host of the multiaddr `at`; the newest ASK_PEERS
+        answers count."""
         self._votes.pop(peer, None)
-        self._votes[peer] = _Vote(sighting, host, now + REACH_HOLDS_S)
+        self._votes[peer] = _Vote(sighting, _customer_at(at), now + REACH_HOLDS_S)
         while len(self._votes) > ASK_PEERS:
             del self._votes[next(iter(self._votes))]
 
@@ -72,13 +75,15 @@ class ReachabilityTracker:
         return tuple(address for address, count in times.items() if 2 * count > len(votes))
 
     def confirmed(self, now: float, mapped: Collection[str], liars: int) -> tuple[str, ...]:
-        """Return those of them that may be passed on: where a router says that it forwards, or where peers on more
-        hosts than there are `liars` reached us. Fewer could make us send others to any address, and keys are free."""
-        return tuple(it for it in self.answering(now) if it in mapped or len(self._hosts(it, now)) > liars)
+        """Return those of them that may be passed on: where a router says that it forwards, or where peers of more
+        customers than there are `liars` reached us. Fewer could make us send others to any address, and keys are
+        free."""
+        return tuple(it for it in self.answering(now) if it in mapped or len(self._customers(it, now)) > liars)
 
-    def _hosts(self, address: str, now: float) -> set[str]:
-        """Return the hosts of the peers that say they reached us there."""
-        return {vote.host for vote in self._votes.values() if now <= vote.until and address in vote.sighting.answered}
+    def _customers(self, address: str, now: float) -> set[str]:
+        """Return who has the hosts of the peers that say they reached us there."""
+        votes = self._votes.values()
+        return {vote.customer for vote in votes if now <= vote.until and address in vote.sighting.answered}
 
     def unreachable(self, now: float) -> bool:
         """Return whether it is certain, and not only likely, that nobody can dial us."""
@@ -91,3 +96,9 @@ class ReachabilityTracker:
         if now <= self._reached_until or self.answering(now):
             return "reached"
         return "outbound" if now <= self._greeted_until or self.sightings(now) else "unknown"
+
+
+def _customer_at(address: str) -> str:
+    """Return a name for who has the host: an address of IPv4, or of IPv6 the whole /48 that one site is given."""
+    host = host_of(address)
+    return network_of(address) or host if host.startswith("ip6/") else host

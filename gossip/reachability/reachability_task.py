@@ -13,7 +13,6 @@ from typing import Final
 import trio
 
 from gossip.context import Relayed, ServiceContext
-from gossip.core.backoff import host_of
 from gossip.core.digests import digest_of
 from gossip.core.errors import GossipError
 from gossip.core.ids import PeerId
@@ -79,7 +78,7 @@ class ReachabilityTask:
         except GossipError:
             return  # it may not want to, or be too busy: others are asked
         if (at := context.transport.address_at(peer, ports[0])) is not None:  # otherwise it has disconnected meanwhile
-            context.reach.dialled_back(peer, sighting, host_of(at), trio.current_time())
+            context.reach.dialled_back(peer, sighting, at, trio.current_time())
 
     def _next(self, asked_at: dict[PeerId, float], without: frozenset[PeerId]) -> PeerId | None:
         """Return a neighbour that was not asked lately, and note that it is asked now."""

@@ -108,14 +108,14 @@ def test_who_asks_too_often_is_charged_and_a_crowd_is_only_refused():
 
 def test_the_majority_is_believed():
     reach = ReachabilityTracker()
-    reach.dialled_back(ONE, MISS, "a", now=0.0)
+    reach.dialled_back(ONE, MISS, "/ip4/198.51.100.97/tcp/1", now=0.0)
     assert (reach.state(0.0), reach.unreachable(0.0), reach.answering(0.0)) == ("outbound", True, ())
-    reach.dialled_back(TWO, HIT, "b", now=0.0)
+    reach.dialled_back(TWO, HIT, "/ip4/198.51.100.98/tcp/1", now=0.0)
     assert reach.confirmed(0.0, [HERE], 1) == ()
     assert (reach.state(0.0), reach.unreachable(0.0)) == ("outbound", False)  # one says this, one that
-    reach.dialled_back(THREE, HIT, "c", now=0.0)
+    reach.dialled_back(THREE, HIT, "/ip4/198.51.100.99/tcp/1", now=0.0)
     assert (reach.state(0.0), reach.answering(0.0)) == ("reached", (HERE,))
-    reach.dialled_back(FOUR, MISS, "d", now=0.0)  # in the place of the first
+    reach.dialled_back(FOUR, MISS, "/ip4/198.51.100.100/tcp/1", now=0.0)  # in the place of the first
     assert reach.asked(0.0) == {TWO, THREE, FOUR}
     assert reach.confirmed(0.0, (), 1) == (HERE,)
     assert reach.confirmed(0.0, (), 2) == (), "two may lie, and no more than two say it"
@@ -126,7 +126,7 @@ def test_the_majority_is_believed():
 
 def test_one_peer_alone_cannot_say_where_others_are_sent():
     reach = ReachabilityTracker()
-    reach.dialled_back(ONE, HIT, "a", now=0.0)
+    reach.dialled_back(ONE, HIT, "/ip4/198.51.100.97/tcp/1", now=0.0)
     assert (reach.answering(0.0), reach.confirmed(0.0, (), 1)) == ((HERE,), ())
     assert reach.confirmed(0.0, [HERE], 1) == (HERE,)  # the router says so too
 
@@ -135,9 +135,27 @@ def test_nor_can_one_host_with_many_keys():
     """Two keys cost nothing, and the two that are believed could both be one machine's."""
     reach = ReachabilityTracker()
     for peer in (ONE, TWO, THREE):
-        reach.dialled_back(peer, HIT, "a", now=0.0)
+        reach.dialled_back(peer, HIT, "/ip4/198.51.100.97/tcp/1", now=0.0)
     assert (reach.answering(0.0), reach.confirmed(0.0, (), 1)) == ((HERE,), ())
-    reach.dialled_back(FOUR, HIT, "b", now=0.0)
+    reach.dialled_back(FOUR, HIT, "/ip4/198.51.100.98/tcp/1", now=0.0)
+    assert reach.confirmed(0.0, (), 1) == (HERE,)
+
+
+def test_nor_can_one_machine_with_many_addresses_of_ipv6():
+    """A link has 2**64 addresses, and a site 65,536 links: each was one more witness."""
+    reach = ReachabilityTracker()
+    for peer, host in ((ONE, "2606:4700:1::1"), (TWO, "2606:4700:1::2"), (THREE, "2606:4700:1:2::3")):
+        reach.dialled_back(peer, HIT, f"/ip6/{host}/tcp/1/p2p/{peer}", now=0.0)
+    assert (reach.answering(0.0), reach.confirmed(0.0, (), 1)) == ((HERE,), ())
+    reach.dialled_back(FOUR, HIT, f"/ip6/2606:4700:2::1/tcp/1/p2p/{FOUR}", now=0.0)
+    assert reach.confirmed(0.0, (), 1) == (HERE,)
+
+
+@pytest.mark.parametrize("hosts", [("ip4/203.0.113.1", "ip4/203.0.113.2"), ("ip6/fd00::1", "ip6/fd00::2")])
+def test_machines_with_addresses_of_their_own_are_two(hosts):
+    reach = ReachabilityTracker()
+    for peer, host in zip((ONE, TWO), hosts, strict=True):
+        reach.dialled_back(peer, HIT, f"/{host}/tcp/1/p2p/{peer}", now=0.0)
     assert reach.confirmed(0.0, (), 1) == (HERE,)
 
 
@@ -167,7 +185,7 @@ def handed_out(node):
 def test_who_was_dialled_is_not_unreachable_whatever_is_said():
     reach = ReachabilityTracker()
     reach.greeted(dialled_us=True, now=0.0)
-    reach.dialled_back(ONE, MISS, "a", now=0.0)
+    reach.dialled_back(ONE, MISS, "/ip4/198.51.100.97/tcp/1", now=0.0)
     assert not reach.unreachable(0.0)
 
 

@@ -396,6 +396,16 @@ def test_every_name_is_one_host():
     assert host_of("/ip6/::1/tcp/1/p2p/x") == "ip6/::1"
 
 
+def test_a_machine_is_one_host_whichever_of_its_ipv6_addresses_is_named_and_however():
+    """A victim had as many hosts as its link has addresses, each with a back-off of its own."""
+    link = ["2606:4700:1:2::1", "2606:4700:1:2:3:4:5:6", "2606:4700:0001:0002::1", "2606:4700:1:2:0:0:0:A"]
+    assert {host_of(f"/ip6/{each}/tcp/1/p2p/x") for each in link} == {"ip6/2606:4700:1:2::/64"}
+    assert host_of("/ip6/2606:4700:1:3::1/tcp/1/p2p/x") != host_of(f"/ip6/{link[0]}/tcp/1/p2p/x")
+    assert host_of("/ip6/::ffff:192.0.2.1/tcp/1/p2p/x") == "ip4/192.0.2.1"
+    assert host_of("/ip6/fd00::1/tcp/1/p2p/x") != host_of("/ip6/fd00::2/tcp/1/p2p/x"), "machines of a LAN"
+    assert host_of("/ip6/fd00:0::1/tcp/1/p2p/x") == "ip6/fd00::1"
+
+
 async def test_a_probe_says_whether_somebody_answers(autojump_clock):
     async with swarm() as it:
         one, other = await it.start_all(2)
