@@ -3,7 +3,7 @@
 A peer that we dialled has shown it. A peer that dialled us has not: its record is probed, address by address, until one
 answers. A probe is a dial that a stranger asks for, so they are limited by peer, by host, by network, and in number at
 once. Until it has answered a peer has no right to a place (updates/mesh_admission.py), so a crowd must not keep others
-waiting.
+waiting. Nor must what others report of its host: where a peer calls from, it is probed whatever failed there before.
 """
 
 from collections import Counter
@@ -18,6 +18,7 @@ from gossip.core.ids import PeerId
 from gossip.core.networks import network_of
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import PeerRecord
+from gossip.reachability.dialback import ports_in
 
 MAX_PROBES: Final = 4
 """Probes under way; at most half of them lead to one network, or its silent hosts would keep all others waiting."""
@@ -59,12 +60,18 @@ class AddressProber:
                 for address in record.addresses
                 if self._context.engine.may_dial(address)
                 and self._attempts.due(address, now)
-                and self._hosts.due(host_of(address), now)
+                and (self._hosts.due(host_of(address), now) or self._calls_from(record.peer, address))
                 and host_of(address) not in busy
                 and (not (network := network_of(address)) or networks[network] < MAX_PROBES // 2)
             ),
             None,
         )
+
+    def _calls_from(self, peer: PeerId, address: str) -> bool:
+        """Return whether a connection to the peer leads to the host of this address."""
+        port = next(iter(ports_in([address])), None)
+        at = None if port is None else self._context.transport.address_at(peer, port)
+        return at is not None and host_of(at) == host_of(address)
 
     async def _probe(self, peer: PeerId, address: str) -> None:
         try:

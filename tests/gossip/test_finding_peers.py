@@ -379,6 +379,26 @@ async def test_an_honest_newcomer_is_told_of_once_it_was_reached(autojump_clock)
         await until(lambda: second.peer in third.service.neighbours(), timeout_s=5)
 
 
+async def test_a_host_of_which_lies_were_told_is_probed_when_its_peer_calls_from_there(autojump_clock):
+    """Made-up members at the host of somebody who comes later: it was not verified for up to an hour."""
+    async with swarm() as it, trio.open_nursery() as nursery:
+        nodes = await it.start_all(2)
+        liar = await announcing(it, nursery, 66)
+        await liar.transport.dial(nodes[0].address)
+        newcomer = it.make(9, peers=(nodes[0].address,))
+        host = newcomer.address.partition("/p2p/")[0]
+        for number in range(80):
+            key = Identity(number.to_bytes(2, "big") + bytes(30))
+            liar.told = (record(by=key, addresses=(f"{host}/{number}/p2p/{key.peer_id}",)),)
+            await liar.say(nodes[0])
+            await trio.sleep(12)
+        assert not nodes[0].service._dialler._hosts.due(host_of(newcomer.address), trio.current_time())
+        await it.launch(newcomer)
+        store = nodes[0].service._engine.peerstore
+        await until(lambda: store.standing(newcomer.peer) is RecordTrust.VERIFIED, timeout_s=5)
+        nursery.cancel_scope.cancel()
+
+
 async def test_members_that_start_at_once_know_each_other_before_a_heartbeat(autojump_clock):
     """Nobody has been reached yet when the first hellos are said: who has places left asks again."""
     rare = {"heartbeat_s": 600.0, "silence_s": 3000.0}
