@@ -21,7 +21,8 @@ from gossip.core.statements import PeerRecord
 from gossip.reachability.dialback import ports_in
 
 MAX_PROBES: Final = 4
-"""Probes under way; at most half of them lead to one network, or its silent hosts would keep all others waiting."""
+"""Probes under way; at most half of them lead to one network, or are of peers that call from one: its silent hosts, or
+those that it names elsewhere, would keep all others waiting."""
 
 PROBES_BURST: Final = 8
 PROBES_PER_S: Final = 1 / 30
@@ -50,7 +51,7 @@ class AddressProber:
                 nursery.start_soon(self._probe, record.peer, address)
 
     def _next(self, record: PeerRecord, now: float) -> str | None:
-        if record.peer in self._probing:
+        if record.peer in self._probing or self._crowded(record.peer):
             return None
         busy = {host_of(address) for address in self._probing.values()}
         networks = Counter(map(network_of, self._probing.values()))
@@ -66,6 +67,13 @@ class AddressProber:
             ),
             None,
         )
+
+    def _crowded(self, peer: PeerId) -> bool:
+        """Return whether peers that call from its network have half of the probes. Those whose network is not known,
+        as they have hung up or are behind a relay, are of one."""
+        network_of = self._context.transport.network_of
+        network = network_of(peer)
+        return network != "" and sum(network_of(each) == network for each in self._probing) >= MAX_PROBES // 2
 
     def _calls_from(self, peer: PeerId, address: str) -> bool:
         """Return whether a connection to the peer leads to the host of this address."""
