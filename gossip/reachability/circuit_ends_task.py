@@ -9,6 +9,7 @@ is another dial.
 """
 
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Generic, Protocol, TypeVar
@@ -31,7 +32,7 @@ from gossip.reachability.circuit import (
     words_for,
 )
 from gossip.reachability.delimited_task import receive_message, send_message
-from gossip.reachability.relay import MAX_CIRCUITS, RELAY_S, circuit_address, lasting
+from gossip.reachability.relay import MAX_CIRCUITS, MAX_CIRCUITS_OF_PEER, RELAY_S, circuit_address, lasting
 from gossip.reachability.vouchers import check_voucher
 from gossip.transport.base import Grant, Stream, TransportError
 
@@ -61,7 +62,9 @@ class CircuitPort(Protocol[C]):
 
 class CircuitEnds(Generic[C]):
     """The circuits that end here. `open_stream`: to a connected peer. `note`: counts one more of this kind of drop.
-    `unix_time`: the wall clock, by which a reservation's end is told. `most`: how many may end here."""
+    `unix_time`: the wall clock, by which a reservation's end is told. `most`: how many may end here; `of_relay`: how
+    many of them one relay may bring, which is as many as an honest one carries for a peer. Else a single relay that
+    lies would fill all places with keys of its own, and shut out whom others bring and whom we dial."""
 
     def __init__(
         self,
@@ -70,16 +73,19 @@ class CircuitEnds(Generic[C]):
         open_stream: Callable[[PeerId, str], Awaitable[Stream]],
         unix_time: Callable[[], float] = time.time,
         most: int = MAX_CIRCUITS,
+        of_relay: int = MAX_CIRCUITS_OF_PEER,
     ) -> None:
         self.port = port
         self._note = note
         self._open_stream = open_stream
         self._unix_time = unix_time
         self._most = most
+        self._of_relay = of_relay
         self._relays: dict[PeerId, float] = {}
         """With whom we have a reservation, and until when (seconds of trio's clock)."""
-        self._held: set[C] = set()
-        self._coming = 0
+        self._held: dict[C, PeerId | None] = {}
+        """Which relay brought each; None: we dialled it."""
+        self._coming: Counter[PeerId | None] = Counter()
         """Circuits on their way: a handshake takes its time, and counts from its beginning."""
 
     def drop(self, relay: PeerId) -> None:
@@ -112,8 +118,8 @@ class CircuitEnds(Generic[C]):
         """Connect to `target` through `relay`. Raises TransportError."""
         if self._full():
             raise TransportError(f"{self._most} circuits end here already")
-        with self._on_its_way():
-            await self._add(await self._circuit(relay, target))
+        with self._on_its_way(None):
+            await self._add(await self._circuit(relay, target), None)
 
     async def probe(self, relay: PeerId, target: PeerId) -> None:
         """Find out whether `target` answers through `relay`. Raises TransportError."""
@@ -143,33 +149,37 @@ class CircuitEnds(Generic[C]):
         if self._relays.get(stream.remote, float("-inf")) < trio.current_time():
             self._note("circuit_unasked", None)
             await _tell(stream, CircuitStatus.PERMISSION_DENIED)
-        elif self._full():
+        elif self._full() or self._brought_by(stream.remote) >= self._of_relay:
             self._note("circuit", None)
             await _tell(stream, CircuitStatus.RESOURCE_LIMIT_EXCEEDED)
         else:
             await self._take(stream, asker)
 
     async def _take(self, stream: Stream, asker: PeerId) -> None:
-        with self._on_its_way():
+        with self._on_its_way(stream.remote):
             await _tell(stream, CircuitStatus.OK)
             connection = await self._upgraded(stream, asker, dials=False)
-            await self._add(connection)
+            await self._add(connection, stream.remote)
         await self.port.closed(connection).wait()
 
     def _full(self) -> bool:
         """Return whether as many circuits end here, or are about to, as may. Nothing is awaited until one is
         counted."""
-        self._held = {connection for connection in self._held if not self.port.closed(connection).is_set()}
-        return len(self._held) + self._coming >= self._most
+        self._held = {each: relay for each, relay in self._held.items() if not self.port.closed(each).is_set()}
+        return len(self._held) + self._coming.total() >= self._most
+
+    def _brought_by(self, relay: PeerId) -> int:
+        return sum(each == relay for each in self._held.values()) + self._coming[relay]
 
     @contextmanager
-    def _on_its_way(self) -> Iterator[None]:
-        """Count a circuit until it is held, or has failed."""
-        self._coming += 1
+    def _on_its_way(self, relay: PeerId | None) -> Iterator[None]:
+        """Count a circuit that `relay` brings until it is held, or has failed. None: we dial it."""
+        self._coming[relay] += 1
         try:
             yield
         finally:
-            self._coming -= 1
+            self._coming[relay] -= 1
+            self._coming += Counter()  # drops the zeros
 
     async def _circuit(self, relay: PeerId, target: PeerId) -> C:
         """Return a connection with `target` through `relay`. Raises TransportError, LocalError for what is no peer
@@ -209,10 +219,10 @@ class CircuitEnds(Generic[C]):
                 await stream.reset()
             raise
 
-    async def _add(self, connection: C) -> None:
+    async def _add(self, connection: C, relay: PeerId | None) -> None:
         """Not as inbound, nor as dialled: it holds none of their places, and shows nobody's reachability."""
         await self.port.add(connection)
-        self._held.add(connection)
+        self._held[connection] = relay
 
 
 def _asker_in(raw: bytes) -> PeerId:

@@ -143,8 +143,8 @@ async def test_what_is_no_circuit_is_told_so_and_counted(raw: bytes, status: Cir
 async def test_no_more_circuits_are_taken_than_may_be_however_many_come_at_once() -> None:
     async with connected() as (relay, node):
         # None of them begins its handshake.
-        came = [await offered(relay, node, relay.peer_id) for _ in range(MAX_CIRCUITS + 2)]
-        assert [status for _, status in came] == [CircuitStatus.OK] * MAX_CIRCUITS + [
+        came = [await offered(relay, node, relay.peer_id) for _ in range(MAX_CIRCUITS_OF_PEER + 2)]
+        assert [status for _, status in came] == [CircuitStatus.OK] * MAX_CIRCUITS_OF_PEER + [
             CircuitStatus.RESOURCE_LIMIT_EXCEEDED
         ] * 2
         for stream, _ in came:
@@ -160,7 +160,7 @@ async def test_a_source_that_says_nothing_is_given_up(monkeypatch: pytest.Monkey
     async with connected() as (relay, node):
         _, status = await offered(relay, node, relay.peer_id)
         assert status == CircuitStatus.OK
-        assert node.transport._circuits._coming == 1
+        assert node.transport._circuits._coming.total() == 1
         await until(lambda: not node.transport._circuits._coming and node.transport.drops["circuit"] == 1)
 
 

@@ -25,7 +25,7 @@ from gossip.core.errors import GossipError, LocalError
 from gossip.core.ids import PeerId
 from gossip.reachability.circuit import STOP_PROTOCOL
 from gossip.reachability.circuit_ends_task import CircuitEnds
-from gossip.reachability.relay import MAX_CIRCUITS, parse_circuit
+from gossip.reachability.relay import MAX_CIRCUITS, MAX_CIRCUITS_OF_PEER, parse_circuit
 from gossip.transport.base import Admission, Grant, Stream, TransportError, TransportHandlers
 from gossip.transport.connection_limits import ConnectionBounds
 from gossip.transport.drop_reasons import counted
@@ -149,6 +149,7 @@ class Libp2pTransport:
             self._faults.note,
             self._open_libp2p,
             most=config.bounds.dialled if config.via else MAX_CIRCUITS,
+            of_relay=config.bounds.dialled if config.via else MAX_CIRCUITS_OF_PEER,
         )
         self._pubsub: GuardedPubsub | None = None
         self._nursery: trio.Nursery | None = None

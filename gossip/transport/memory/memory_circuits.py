@@ -12,6 +12,7 @@ import trio
 
 from gossip.core.ids import PeerId
 from gossip.reachability.circuit_ends_task import CircuitEnds
+from gossip.reachability.relay import MAX_CIRCUITS_OF_PEER
 from gossip.transport.base import Stream, TransportError
 from gossip.transport.handshake_admission import AdmissionDeniedError, HandshakeAdmission
 from gossip.transport.memory.circuit_mux import CircuitConnection, CircuitStream, FrameKind, MuxFrame, SealedFrames
@@ -38,7 +39,8 @@ class CircuitHooks:
 
 
 class MemoryCircuits:
-    """The circuits of one node, and the port of their ends. `unix_time`: its wall clock."""
+    """The circuits of one node, and the port of their ends. `unix_time`: its wall clock. `of_relay`: how many one relay
+    may bring."""
 
     def __init__(
         self,
@@ -46,13 +48,16 @@ class MemoryCircuits:
         admission: HandshakeAdmission,
         hooks: CircuitHooks,
         unix_time: Callable[[], float] = time.time,
+        of_relay: int = MAX_CIRCUITS_OF_PEER,
     ) -> None:
         self._me = me
         self._admission = admission
         self._hooks = hooks
         self._nonces = itertools.count(1)
         self._held: dict[PeerId, list[CircuitConnection]] = {}
-        self.ends = CircuitEnds(self, lambda kind, error: hooks.note(kind), hooks.open_stream, unix_time)
+        self.ends = CircuitEnds(
+            self, lambda kind, error: hooks.note(kind), hooks.open_stream, unix_time, of_relay=of_relay
+        )
 
     def __contains__(self, peer: PeerId) -> bool:
         """Return whether a circuit leads to `peer`."""

@@ -24,7 +24,7 @@ import trio
 from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
 from gossip.reachability.circuit import STOP_PROTOCOL
-from gossip.reachability.relay import RELAY_S, parse_circuit
+from gossip.reachability.relay import MAX_CIRCUITS, MAX_CIRCUITS_OF_PEER, RELAY_S, parse_circuit
 from gossip.transport.base import (
     PING_BYTES,
     PING_PROTOCOL,
@@ -192,7 +192,8 @@ class MemoryTransport:
             lost=self._lost_by_circuit,
             note=lambda kind: self._refused.update((kind,)),
         )
-        self._circuits = MemoryCircuits(peer, self._handshake_admission, hooks, unix_time)
+        of_relay = MAX_CIRCUITS_OF_PEER if via is None else MAX_CIRCUITS
+        self._circuits = MemoryCircuits(peer, self._handshake_admission, hooks, unix_time, of_relay)
         self.circuit_end: Callable[[Stream], Awaitable[None]] = self._circuits.ends.accept
         """Serves what a relay has for us. A hostile node has its own."""
 
