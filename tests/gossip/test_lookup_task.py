@@ -154,6 +154,19 @@ def test_of_one_network_only_so_many_are_asked():
     assert member(1) in asked
 
 
+def test_whom_we_look_for_is_asked_though_its_network_was_asked_enough():
+    crowd = ground(BUCKET, address="/ip4/8.8.8.{}/tcp/1")
+    wanted = member("target", address="/ip4/8.8.8.200/tcp/1")
+    it = looking(*crowd[:2], member(1), width=BUCKET)
+    asked: list[PeerRecord] = []
+    while more := it.next():
+        asked += more
+        for one in more:
+            late = sum(each in crowd for each in asked) >= OF_NETWORK
+            it.answered(one.peer, None, told(*crowd, *([wanted] if late else [])))
+    assert it.found == wanted
+
+
 def test_an_old_record_of_whom_we_look_for_does_not_hide_it():
     """A liar tells one from before it moved: it does not answer there. Somebody else tells the newer one, later."""
     it = looking(member(1), member(2))

@@ -25,6 +25,7 @@ from gossip.reachability.relay import (
     circuit_address,
     parse_circuit,
 )
+from gossip.reachability.relay_task import Relay
 from gossip.transport.base import TransportError
 
 ONE, TWO = (identity(number).peer_id for number in (1, 2))
@@ -228,3 +229,28 @@ async def test_only_a_far_ends_ok_makes_a_circuit(autojump_clock, monkeypatch, a
         monkeypatch.setattr(other.transport, "circuit_end", end)
         assert await status_of(one, relay, circuit_to(other.peer)) == CircuitStatus.CONNECTION_FAILED
         assert len(relay.service._relay.circuits) == 0
+
+
+async def test_a_circuit_whose_far_end_reads_no_more_ends_in_time(autojump_clock):
+    """What is cut off in the middle of a piece cannot be continued, and the places of both would be held for ever."""
+
+    class Endless:
+        async def receive_some(self, most):
+            await trio.lowlevel.checkpoint()
+            return bytes(most)
+
+        async def send_all(self, data):
+            await trio.sleep_forever()
+
+    relay = Relay(
+        transport=None,
+        identity=identity(1),
+        circuits=Circuits(1e9),
+        serves=lambda peer: True,
+        addresses=tuple,
+        offence=lambda peer, error: None,
+        unix_time=lambda: 0.0,
+    )
+    with trio.fail_after(2 * CIRCUIT_IDLE_S):
+        await relay._carry(Endless(), Endless())
+    assert (trio.current_time(), relay.circuits.carried) == (CIRCUIT_IDLE_S, 0)

@@ -111,6 +111,19 @@ def test_a_crowd_of_newcomers_pushes_nobody_out():
     assert set(it.peers()) == {record.peer for record in members}
 
 
+def test_who_may_not_have_the_place_takes_nobodys_turn_to_wait_for_it():
+    """A third member of a network has nobody probed, and does not push out who waits: it could not get in."""
+    it, members = table(ME), of_bucket(FAR, BUCKET + 2)
+    crowd = of_bucket(FAR, BUCKET + 5, address="/ip4/8.8.8.{}/tcp/1")[-3:]
+    for record in (*crowd[:PER_NETWORK], *members[: BUCKET - PER_NETWORK]):
+        assert seen(it, record) is None
+    honest = members[-1]
+    assert seen(it, honest) == crowd[0].peer
+    assert seen(it, crowd[-1]) is None
+    it.failed(crowd[0].peer)
+    assert honest.peer in it
+
+
 def test_who_fails_is_told_of_no_more_until_it_answers_and_goes_in_the_end():
     it, members = filled()
     gone = members[3].peer
