@@ -9,14 +9,13 @@ Whatever the node asks of the model, also in the midst of a round, is then answe
 that are not released.
 """
 
-import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import nn
@@ -28,6 +27,7 @@ from p2ptrain.saved.tensor_file import Storable, append
 from p2ptrain.sync.sliced_vectors import SliceHolders
 from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.metrics import MAX_METRICS, Measures, is_name
+from p2ptrain.training.copied_model import copied, own_forwards
 from p2ptrain.training.flat import fingerprint, frozen_digest, trainable
 from p2ptrain.training.layout import StateLayout, layout_of, take_up_untrained, untrained_of
 from p2ptrain.training.loop_turn import LoopTurn, random_state_kept
@@ -304,7 +304,7 @@ class UserModel:
         if self._evaluate is None:
             raise RuntimeError("join was given no evaluate")
         with self._turn.taken(), torch.no_grad():
-            return measures_of(self._evaluate(self.model_with(x_d)))
+            return measures_of(self._evaluate(own_forwards(self.model_with(x_d), self.model)))
 
     def evaluate_live(self) -> float:
         """Return the held-out loss of the user's own model, as it is: for the thread that trains. Its random numbers
@@ -323,7 +323,7 @@ class UserModel:
         """Return a copy of the bare model in eval mode, with the parameters `x_d` (d,), or as `vector` returns them."""
         if x_d is None and self._private is not None:
             x_d = self._private.public_d
-        model = copy.deepcopy(self.model, _activations(self.model)).eval()
+        model = copied(self.model).eval()
         if x_d is not None:
             trained = {name for name, _ in self._trained}
             for name, parameter in model.named_parameters():
@@ -519,13 +519,3 @@ class _Under(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def _activations(model: nn.Module) -> dict[int, Any]:
-    """A memo for `deepcopy`, which refuses tensors with a history, such as modules keep from their last pass."""
-    found: dict[int, Any] = {}
-    values: list[object] = [value for module in model.modules() for value in vars(module).values()]
-    for value in values:
-        within = value.values() if type(value) is dict else value if type(value) in (list, tuple) else [value]
-        found |= {id(it): it.detach() for it in within if isinstance(it, torch.Tensor) and not it.is_leaf}  # type: ignore[attr-defined]
-    return found
