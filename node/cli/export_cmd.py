@@ -100,14 +100,15 @@ def _write_model(
 ) -> dict[str, Any]:
     from node.training.evaluation import build_models
     from node.training.model_export import export_folder, export_graph
+    from p2ptrain.training.onnx_file import bytes_of
 
     models = build_models(found, overrides={} if data is None else {"data": str(data.expanduser().absolute())})
     done = export_graph(models, out, int8=int8) if to is Format.ONNX else export_folder(models, out, merged=merged)
-    files = [path for path in out.rglob("*") if path.is_file()] if out.is_dir() else [out]
+    written = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) if out.is_dir() else bytes_of(out)
     sizes: dict[str, Any] = {
         "tensors": done.tensors,
         "parameters": done.parameters,
-        "bytes": sum(path.stat().st_size for path in files),
+        "bytes": written,
     }
     if done.quantized is not None:
         sizes["int8"] = asdict(done.quantized)
@@ -125,11 +126,18 @@ def _tell(out: Path, to: Format, found: "RunModels", sizes: dict[str, Any]) -> N
     if found.left_out:
         typer.echo(f"left out: {'; '.join(found.left_out)}", err=True)
     typer.echo(f"In Python: {_how_to_open(out, to)}")
+    if to is Format.ONNX and _weights_of(out).exists():
+        typer.echo(f"its weights are in {_weights_of(out)}, which has to stay beside it, by that name")
     if "difference" in sizes:
         graph = "the fp32 graph's" if "int8" in sizes else "onnxruntime's"
         typer.echo(f"{graph} outputs are within {sizes['difference']:.1e} of the model's own")
     if "int8" in sizes:
         _tell_int8(sizes["int8"])
+
+
+def _weights_of(graph: Path) -> Path:
+    """As `data_of` (p2ptrain/training/onnx_file.py) has it, without torch."""
+    return graph.with_name(f"{graph.name}.data")
 
 
 def _tell_int8(it: dict[str, Any]) -> None:
@@ -186,5 +194,6 @@ def _check_file(out: Path, suffix: str, *, force: bool) -> None:
         raise UsageError(f"{out} would be no {suffix[1:]} file by its name", f"give a name that ends in {suffix}")
     if out.is_dir():
         raise UsageError(f"{out} is a folder", f"give a file in it, such as {out / f'model{suffix}'}")
-    if out.exists() and not force:
-        raise UsageError(f"{out} is there already", "--force replaces it")
+    for each in (out, _weights_of(out)) if suffix == _SUFFIXES[Format.ONNX] else (out,):
+        if each.exists() and not force:
+            raise UsageError(f"{each} is there already", "--force replaces it")

@@ -1,5 +1,6 @@
 """A run's model in other programs' formats: a folder of transformers', or an ONNX graph; whole, or not at all."""
 
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from node.training.evaluation import LoadedModel, mean_model
 from p2ptrain.tasks.base import Pretrained
 from p2ptrain.tasks.batches import pair_of
 from p2ptrain.tasks.hf.built_model import BuiltModel
-from p2ptrain.training.onnx_file import Quantized, quantize_onnx, write_onnx
+from p2ptrain.training.onnx_file import Quantized, data_of, quantize_onnx, write_onnx
 
 TRACED_EXAMPLES: Final = 3
 """From which a graph is made: more than one, so that their number is not taken for a constant."""
@@ -52,8 +53,10 @@ def export_folder(models: list[LoadedModel], out: Path, *, merged: bool) -> Expo
     try:
         beside.chmod(0o755)
         _save(task, model, beside, merged=merged)
-        shutil.rmtree(out, ignore_errors=True)
-        rename_durably(beside, out)
+        for file in beside.rglob("*"):
+            if file.is_file():
+                _sync(file)
+        _put_folder(beside, out)
     except OSError as error:
         raise RunError(
             f"cannot write {out}: {error.strerror}", "free some disk space, or give another --out"
@@ -72,26 +75,59 @@ def export_graph(models: list[LoadedModel], out: Path, *, int8: bool = False) ->
     pair = pair_of(task.eval_batches(TRACED_EXAMPLES)[0])
     if pair is None:
         raise UsageError(f"the batches of {task.name} are no inputs with targets", "export it --to safetensors")
-    beside, small = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.int8")
     quantized = None
     try:
-        difference = write_onnx(model, pair[0], beside)
-        if int8:
-            quantized = quantize_onnx(beside, small, _held_out_pairs(models[0]))
-        rename_durably(small if int8 else beside, out)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+            whole, small = Path(folder, out.name), Path(folder, "int8", out.name)
+            difference = write_onnx(model, pair[0], whole)
+            if int8:
+                small.parent.mkdir()
+                quantized = quantize_onnx(whole, small, _held_out_pairs(models[0]))
+            _put_graph(small if int8 else whole, out)
     except OSError as error:
         raise RunError(
             f"cannot write {out}: {error.strerror}", "free some disk space, or give another --out"
         ) from error
-    finally:
-        beside.unlink(missing_ok=True)
-        small.unlink(missing_ok=True)
     return Exported(
         tensors=len(model.state_dict()),
         parameters=models[0].trainer.numel,
         difference=difference,
         quantized=quantized,
     )
+
+
+def _put_folder(made: Path, out: Path) -> None:
+    """Put a folder in its place. One that is there is removed last, and put back where that fails."""
+    before = made.with_name(f"{made.name}.before")
+    if out.exists():
+        out.replace(before)
+    try:
+        rename_durably(made, out)
+    except OSError:
+        if before.exists():
+            before.replace(out)
+        raise
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def _put_graph(made: Path, out: Path) -> None:
+    """Put a graph in its place. Where weights are beside it, or beside the one before, there is none for a moment: it
+    would be one with the weights of another."""
+    data, data_out = data_of(made), data_of(out)
+    if data.exists() or data_out.exists():
+        out.unlink(missing_ok=True)
+        data_out.unlink(missing_ok=True)
+    if data.exists():
+        _sync(data)
+        rename_durably(data, data_out)
+    _sync(made)
+    rename_durably(made, out)
+
+
+def _sync(file: Path) -> None:
+    """Make what was written durable, or a power cut leaves a file of the right name that is empty."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
 
 
 def _held_out_pairs(model: LoadedModel) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -25,29 +25,34 @@ CHECKED_WITHIN: Final = 1e-3
 """Of the largest output: rounding differs between libraries by some 1e-6 of it, a wrong graph by all of it."""
 
 
+def data_of(file: Path) -> Path:
+    """Return where the weights of a graph are that is too large for one file (from 1.5 GiB on), beside it: the graph
+    has this name in it."""
+    return file.with_name(f"{file.name}.data")
+
+
 def write_onnx(model: nn.Module, inputs: torch.Tensor, file: Path) -> float:
     """Write `model`, in eval mode on the CPU, as a graph from a batch of `inputs` to its logits; how many examples
     there are, and how long token rows are, is free. Return the largest difference between onnxruntime's outputs and the
-    model's own, for a smaller batch. TaskError where the model cannot be exported, or does not come out the same."""
+    model's own, for a smaller batch. TaskError where the model cannot be exported, or does not come out the same;
+    OSError where the disk does not take it. A large model's weights are in `data_of(file)`."""
     onnxruntime = _required("onnxruntime")
     _required("onnxscript")
     name = getattr(model, "main_input_name", None) or INPUT
     plain = _Logits(model, name if hasattr(model, "main_input_name") else None).eval()
-    try:
-        with _quiet():
-            program = torch.onnx.export(
-                plain,
-                (inputs,),
-                dynamo=True,
-                verbose=False,
-                input_names=[name],
-                output_names=[OUTPUT],
-                dynamic_shapes={"inputs": _free(inputs)},
-            )
-            assert program is not None, "dynamo gives a program"
-            program.save(file)
-    except Exception as error:  # the exporter raises a dozen kinds, with pages of text
-        raise TaskError(f"this model cannot be an ONNX graph: {str(error).strip().splitlines()[0][:300]}") from error
+    with _told(), _quiet():
+        program = torch.onnx.export(
+            plain,
+            (inputs,),
+            dynamo=True,
+            verbose=False,
+            input_names=[name],
+            output_names=[OUTPUT],
+            dynamic_shapes={"inputs": _free(inputs)},
+        )
+        assert program is not None, "dynamo gives a program"
+    with _quiet():
+        program.save(file)
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     return _difference(session, plain, _smaller(inputs), name)
 
@@ -70,7 +75,8 @@ class Quantized:
 def quantize_onnx(file: Path, out: Path, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Quantized:
     """Write the graph `file` to `out` with 8-bit weights, and activations that are rounded to 8 bits as it runs
     (onnxruntime's dynamic quantization); compare both on `pairs` of inputs and targets. Embeddings stay 8-bit tables.
-    TaskError where a library is missing.
+    TaskError where a library is missing; OSError where the disk does not take it. Where the weights of `file` are
+    beside it, so are those of `out`.
 
     Weights are unsigned, with a scale a column: on a CPU without VNNI products of signed ones exceed 16 bits, and are
     cut. Logits were then 4 to 20 times as far off (docs/benchmarks.md).
@@ -79,23 +85,35 @@ def quantize_onnx(file: Path, out: Path, pairs: Sequence[tuple[torch.Tensor, tor
     _required("onnx")
     quantization = _required("onnxruntime.quantization")
     with _quiet(""):
-        quantization.quantize_dynamic(file, out, per_channel=True, weight_type=quantization.QuantType.QUInt8)
+        quantization.quantize_dynamic(
+            file,
+            out,
+            per_channel=True,
+            weight_type=quantization.QuantType.QUInt8,
+            use_external_data_format=data_of(file).exists(),
+        )
     before, after = (onnxruntime.InferenceSession(each, providers=["CPUExecutionProvider"]) for each in (file, out))
-    error = largest = 0.0
+    error = largest = torch.zeros((), dtype=torch.float32)
     losses = [_CrossEntropy(), _CrossEntropy()]
     for inputs, targets in pairs:
         wanted, found = (_run(session, inputs) for session in (before, after))
-        error, largest = max(error, float((found - wanted).abs().max())), max(largest, float(wanted.abs().max()))
+        error = torch.maximum(error, (found - wanted).abs().max())  # of nan, nan
+        largest = torch.maximum(largest, wanted.abs().max())
         for loss, logits in zip(losses, (wanted, found), strict=True):
             loss.add(logits, targets)
     return Quantized(
-        bytes_before=file.stat().st_size,
-        bytes=out.stat().st_size,
-        logit_error=error,
-        largest_logit=largest,
+        bytes_before=bytes_of(file),
+        bytes=bytes_of(out),
+        logit_error=float(error),
+        largest_logit=float(largest),
         loss_before=losses[0].mean,
         loss=losses[1].mean,
     )
+
+
+def bytes_of(file: Path) -> int:
+    """Return how large a graph is, with the weights beside it."""
+    return sum(each.stat().st_size for each in (file, data_of(file)) if each.exists())
 
 
 class _CrossEntropy:
@@ -165,6 +183,16 @@ def _required(module: str) -> ModuleType:
         raise TaskError(
             f"{error.name or module} is not installed; it comes with: pip install 'p2ptrain[onnx]'"
         ) from error
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Make a TaskError of what the exporter raises: a dozen kinds, with pages of text."""
+    try:
+        yield
+    except Exception as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        raise TaskError(f"this model cannot be an ONNX graph: {why}") from error
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """`p2ptrain distill` and `export --int8`: a run folder in, a student's folder out, which every other command takes."""
 
+import errno
 import json
 import signal
 from pathlib import Path
@@ -226,6 +227,59 @@ def test_a_graph_of_8_bit_numbers_is_smaller_and_nearly_as_good(
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
     assert session.run(["logits"], {"inputs": images.numpy()})[0].shape == (5, 10)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.onnx"]
+
+
+@pytest.mark.thorough
+def test_a_large_graph_has_its_weights_beside_it_by_a_name_of_its_own(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from torch.onnx._internal.exporter import _onnx_program
+
+    monkeypatch.setattr(_onnx_program, "_LARGE_MODEL_THRESHOLD", 0)  # bytes; else 1.5 GiB
+    out, weights = tmp_path / "large.onnx", tmp_path / "large.onnx.data"
+    weights.write_text("somebody's")
+    code, _, err = said(capsys, "export", run, "--to", "onnx", "--out", out)
+    assert (code, weights.read_text()) == (2, "somebody's")
+    assert f"{weights} is there already" in err
+    weights.unlink()
+    code, told, err = said(capsys, "export", run, "--to", "onnx", "--out", out)
+    assert code == 0, err
+    assert f"its weights are in {weights}, which has to stay beside it" in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large.onnx", "large.onnx.data"]
+    images, _ = tasks.get("digits").eval_batches(5)[0]
+    (tmp_path / "moved").mkdir()
+    for path in (out, weights):
+        path.rename(tmp_path / "moved" / path.name)
+    session = onnxruntime.InferenceSession(tmp_path / "moved" / out.name, providers=["CPUExecutionProvider"])
+    assert session.run(["logits"], {"inputs": images.numpy()})[0].shape == (5, 10)
+    for path in (out, weights):
+        (tmp_path / "moved" / path.name).rename(path)
+    code, told, err = said(capsys, "export", run, "--to", "onnx", "--int8", "--out", out, "--force", "--json")
+    assert code == 0, err
+    found = json.loads(told)
+    assert found["int8"]["bytes"] == found["bytes"] == sum(path.stat().st_size for path in (out, weights))
+    assert found["int8"]["bytes_before"] > 30_000, "all weights are counted"
+    monkeypatch.undo()
+    assert said(capsys, "export", run, "--to", "onnx", "--out", out, "--force")[0] == 0
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["large.onnx"], "no weights of another"
+
+
+@pytest.mark.thorough
+def test_a_disk_that_is_full_is_not_taken_for_a_model_that_cannot_be_a_graph(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxscript")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch.onnx.ONNXProgram, "save", full)
+    code, _, err = said(capsys, "export", run, "--to", "onnx", "--out", tmp_path / "model.onnx")
+    assert code == 1
+    assert "No space left on device; free some disk space" in err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_8_bits_are_for_a_graph_alone(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

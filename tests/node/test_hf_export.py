@@ -1,5 +1,6 @@
 """A swarm of a model of transformers, and what other programs open of it: `export --to hf` and `--to onnx`."""
 
+import errno
 import json
 import resource
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from node.roles.assembly import run_info
 from node.swarm.accept_invite import membership, read_invite
 from node.swarm.base_model import check_base
 from node.system.errors import UsageError
+from node.training import model_export
 from node.training.evaluation import adapter_gap, load_models, mean_model
 from p2ptrain import tasks
 from p2ptrain.tasks.base import identity_of
@@ -362,3 +364,23 @@ def test_the_manifest_says_what_the_base_model_is_called_on_the_hub(
         with pytest.raises(UsageError) as told:
             check_base({"base": {"digest": digest, "hub": hub}}, {"task": {"name": "hf-lm"}})
         assert "--model FOLDER" in str(told.value.hint)
+
+
+@pytest.mark.slow
+def test_a_folder_that_cannot_be_replaced_stays_whole(
+    runs: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = runs(), tmp_path / "model"
+    assert said(capsys, "export", run.folder, "--to", "hf", "--out", out)[0] == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(model_export, "rename_durably", fails)
+        code, _, err = said(capsys, "export", run.folder, "--to", "hf", "--out", out, "--force")
+    assert (code, "Input/output error" in err) == (1, True)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert said(capsys, "export", run.folder, "--to", "hf", "--out", out, "--force")[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
