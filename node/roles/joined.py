@@ -38,7 +38,7 @@ from node.roles.assembly import UserLearner
 from node.roles.privacy_check import private_training
 from node.roles.trainer import main
 from node.system import run_dir as folders
-from node.system.errors import P2PTrainError, RunError, UsageError, translate
+from node.system.errors import P2PTrainError, RunError, UsageError, told_to_a_program, translate
 from node.system.forks import ForkGuard
 from node.training.checkpoint import Checkpoint
 from node.training.executors.caller import CallerExecutor
@@ -370,8 +370,9 @@ class JoinedNode:
                 user_loop=self,
             )
         except BaseException as error:
-            self._error = translate(error)
-            _note(settings.node_dir / folders.LOG, log, error)
+            trace = settings.node_dir / folders.LOG
+            self._error = told_to_a_program(translate(error), trace)
+            _note(trace, log, error)
             log(Failed(error=self._error.message, hint=self._error.hint))
         finally:
             self.executor.close()

@@ -19,6 +19,8 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 
+OUR_BUG = "this is a bug of p2ptrain: run again with --debug and report what it prints"
+
 LOOK_AT_THE_DEVICE = "look at the device (nvidia-smi, dmesg)"
 
 _OS_HINTS = {
@@ -66,6 +68,16 @@ def translate(error: BaseException) -> P2PTrainError:
     """Return the P2PTrainError for any exception; of a group, for the first member that is more than a bug."""
     known = [found for leaf in _leaves(error) if (found := _known(leaf)) is not None]
     return known[0] if known else _bug(error)
+
+
+def told_to_a_program(error: P2PTrainError, log: object) -> P2PTrainError:
+    """Return the error for a program that has called p2ptrain, and so has no --debug: `log` has the traceback."""
+    if "--debug" not in error.hint:
+        return error
+    if error.hint == OUR_BUG:
+        return type(error)(error.message, f"this is a bug of p2ptrain: report it with the traceback in {log}")
+    first, and_more, _ = error.hint.partition("; ")
+    return type(error)(error.message, f"{f'{first}; ' if and_more else ''}{log} has the traceback")
 
 
 def lost_device(error: BaseException) -> str:
@@ -136,7 +148,7 @@ def _bug(error: BaseException) -> RunError:
     theirs = "" if faults.called_ours(leaf) else faults.place_of(leaf)
     if theirs:
         return RunError(f"{theirs} raised {what}", "mend it there; --debug shows how it was reached")
-    return RunError(f"unexpected {what}", "this is a bug of p2ptrain: run again with --debug and report what it prints")
+    return RunError(f"unexpected {what}", OUR_BUG)
 
 
 def describe_code(code: int | None) -> str:

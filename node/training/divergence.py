@@ -83,6 +83,8 @@ def untrainable(eval_loss: float) -> RunError:
 
 
 def _hint(node: Node, *, resumes: bool) -> str:
+    if node.inner.trainer.steps_elsewhere:  # and so is the learning rate
+        return f"{'go on from there' if resumes else 'begin again'} with a lower learning rate in your own loop"
     if node.state.private:  # a private swarm's settings are its manifest's
         return "an admin lowers the learning rate for all: p2ptrain swarm rotate FOLDER --set train.learning_rate=..."
     rate = node.config.train.learning_rate / LOWER

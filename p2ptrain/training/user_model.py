@@ -12,7 +12,7 @@ that are not released.
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,11 +21,13 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from p2ptrain import faults
 from p2ptrain.privacy.base import BudgetSpentError, Release
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.saved.tensor_file import Storable, append
 from p2ptrain.sync.sliced_vectors import SliceHolders
 from p2ptrain.tasks.base import Shard, TaskError
+from p2ptrain.tasks.calling import TaskFaultError
 from p2ptrain.tasks.metrics import MAX_METRICS, Measures, is_name
 from p2ptrain.training.copied_model import copied, own_forwards
 from p2ptrain.training.flat import fingerprint, frozen_digest, trainable
@@ -303,7 +305,7 @@ class UserModel:
         """Return the same, and the user's own metrics."""
         if self._evaluate is None:
             raise RuntimeError("join was given no evaluate")
-        with self._turn.taken(), torch.no_grad():
+        with self._turn.taken(), torch.no_grad(), _evaluate_told():
             return measures_of(self._evaluate(own_forwards(self.model_with(x_d), self.model)))
 
     def evaluate_live(self) -> float:
@@ -483,6 +485,17 @@ def is_inherited_step(optimizer: torch.optim.Optimizer) -> bool:
         hooked += frame.f_code is _HOOKED_STEP and frame.f_locals.get("self") is optimizer
         frame = frame.f_back
     return hooked > 1
+
+
+@contextmanager
+def _evaluate_told() -> Iterator[None]:
+    """Say of what the user's `evaluate` raises where it comes from: it is seen in another thread, by a step."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, TaskError) or faults.is_device_lost(error):
+            raise
+        raise TaskFaultError(f"{faults.place_of(error) or 'evaluate'} raised {faults.what_of(error)}") from error
 
 
 def measures_of(found: float | Mapping[str, float] | torch.Tensor) -> Measures:

@@ -17,7 +17,7 @@ import torch
 from test_join import ALONE, joined, told, until
 from torch import nn
 
-from node.system.errors import UsageError
+from node.system.errors import RunError, UsageError
 from p2ptrain.integrations.swarm import Swarm
 
 pytestmark = [pytest.mark.paired, pytest.mark.slow]
@@ -351,6 +351,37 @@ def test_a_pause_of_the_loop_holds_up_an_evaluation_and_nothing_else(tmp_path: P
         loop.run(range(4, 6))
     assert threading.get_ident() not in threads
     assert len(threads) >= 3
+
+
+def test_what_evaluate_raises_is_said_with_its_place(tmp_path: Path) -> None:
+    loop = groups()
+
+    def evaluate(given: nn.Module) -> float:
+        return float(given(torch.zeros(1, 9)).sum())  # of another shape
+
+    def train() -> None:
+        with joined(loop.model, loop.optimizer, tmp_path, settings=ALONE, evaluate=evaluate):
+            loop.run(range(8))
+
+    with pytest.raises(RunError, match=r"test_join_loops\.py:\d+ raised ") as told_of:
+        train()
+    log = tmp_path / "node" / "node.log"
+    assert str(told_of.value).endswith(f"mend it there; {log} has the traceback")
+    assert "in evaluate" in log.read_text()
+
+
+def test_a_loop_that_diverges_is_told_whose_learning_rate_is_to_be_lowered(tmp_path: Path) -> None:
+    loop = groups()
+
+    def train() -> None:
+        with joined(loop.model, loop.optimizer, tmp_path):
+            loop.run(range(2))
+            with torch.no_grad():
+                loop.model[2].bias.fill_(torch.nan)  # type: ignore[index,operator,union-attr]
+            loop.run(range(2, 12))
+
+    with pytest.raises(RunError, match=r"diverged in round 1.*with a lower learning rate in your own loop$"):
+        train()
 
 
 def test_exporters_are_fed_as_by_any_node(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from gossip.core.errors import LocalError
 from node.cli import main
 from node.events.log import to_line
 from node.system import build
-from node.system.errors import RunError, UsageError, is_interrupt, translate
+from node.system.errors import RunError, UsageError, is_interrupt, told_to_a_program, translate
 from p2ptrain.registry import UnknownMemberError
 from p2ptrain.tasks.base import TaskError
+from p2ptrain.tasks.calling import TaskFaultError
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -219,6 +220,20 @@ def test_every_error_becomes_a_line(error, kind, said):
     assert type(known) is kind
     assert said in known.line()
     assert "\n" not in known.line()
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (ValueError("no"), "node.log has the traceback"),
+        (RuntimeError("no"), "this is a bug of p2ptrain: report it with the traceback in node.log"),
+        (TaskFaultError("mine.py:3 raised no"), "mend it there; node.log has the traceback"),
+        (UsageError("no", "say yes"), "say yes"),
+    ],
+)
+def test_a_program_that_calls_us_has_no_debug(error, hint):
+    told = told_to_a_program(translate(error), "node.log")
+    assert (type(told), told.message, told.hint) == (type(translate(error)), translate(error).message, hint)
 
 
 def test_ctrl_c_is_known_alone_and_in_a_group():
