@@ -335,6 +335,14 @@ def test_rows_are_rows_whatever_the_suffix_looks_like(tmp_path, name):
     assert [each.text for each in read_examples(files, block_chars=9)] == ["one", ""]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_a_row_ends_with_its_line_and_nowhere_else(tmp_path, name):
+    texts = ["one\u2028two\u0085three\x0b", "four"]
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    (tmp_path / name).write_text("\ufeff" + "\r\n".join(lines), encoding="utf-8", newline="")
+    assert [each.text for each in read_examples(files_of(tmp_path / name), block_chars=9)] == texts
+
+
 def test_a_json_file_may_be_a_list_of_rows_or_text(tmp_path):
     file = tmp_path / "a.json"
     file.write_text(json.dumps([{"text": "one"}, {"text": "two"}], indent=1))

@@ -123,7 +123,7 @@ def _blocks(text: str, block_chars: int) -> Iterator[Example]:
 
 def _jsonl(path: Path) -> Iterator[Example]:
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield _example(_json(line, f"{path}:{number}"), f"{path}:{number}")
@@ -150,7 +150,7 @@ def _rows_of(text: str, path: Path) -> Iterator[Example]:
         for number, row in enumerate(rows, 1):
             yield _example(row, f"{path}, row {number}")
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # strings of JSON may hold other ends of lines, such as U+2028
         if line.strip():
             yield _example(_json(line, f"{path}:{number}"), f"{path}:{number}")
 
