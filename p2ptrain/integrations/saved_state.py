@@ -16,7 +16,8 @@ META: Final = "p2ptrain_swarm.json"
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write `Swarm.state_dict()` into `folder`. Raises OSError."""
+    """Write `Swarm.state_dict()` into `folder`, in place of one that is there. Raises OSError."""
+    (folder / META).unlink(missing_ok=True)  # or it would say of the new tensors what it said of the old ones
     save_file({name: value.contiguous() for name, value in state["tensors"].items()}, folder / TENSORS)
     rest = {name: value for name, value in state.items() if name != "tensors"}
     write_atomic(folder / META, json.dumps(rest).encode())

@@ -105,9 +105,9 @@ class Swarm:
         return self
 
     def checkpoint_at_the_end(self) -> None:
-        """Have the node write no checkpoint but one at its end, whatever its settings say. Call it before the block:
-        for who keeps the state in checkpoints of its own."""
-        if self._settings is not None:
+        """Have the node write no checkpoint but one at its end, where its settings say nothing else. Call it before the
+        block: for who keeps the state in checkpoints of its own."""
+        if self._settings is not None and self._settings.config.node.checkpoint_every == NodeConfig.checkpoint_every:
             config = self._settings.config
             node = replace(config.node, checkpoint_every=0)
             self._settings = replace(self._settings, config=config.model_copy(update={"node": node}))

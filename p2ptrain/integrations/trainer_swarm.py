@@ -104,7 +104,8 @@ class TrainerSwarm:
         elif global_step == 0 and (swarm.run_dir / CHECKPOINTS).is_dir():
             raise UsageError(
                 f"{swarm.run_dir} has the end of a run, and this training begins anew",
-                f"resume it with {self._to_resume}, or give another run_dir",
+                f"resume it with {self._to_resume}, or give another run_dir; without {swarm.run_dir / CHECKPOINTS} it "
+                "begins anew with its key",
             )
         elif global_step:  # a Trainer's checkpoint that was cut short, or made without the swarm: its model alone
             swarm.begin_anew()

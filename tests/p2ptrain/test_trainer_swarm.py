@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from p2ptrain.integrations import trainer_swarm
+from node.system.errors import UsageError
+from p2ptrain.integrations import saved_state, trainer_swarm
 from p2ptrain.integrations.swarm import Swarm, join
 from p2ptrain.integrations.trainer_swarm import TrainerSwarm
 
@@ -56,3 +57,41 @@ def test_it_is_joined_once_and_only_a_private_node_keeps_checkpoints_unasked(
     assert swarm._settings is not None
     assert swarm._settings.config.node.checkpoint_every == every
     assert swarm.is_private == ("privacy.privatizer" in settings)
+
+
+def test_checkpoints_that_a_file_asks_for_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[node]\ncheckpoint_every = 3\n")
+    model = nn.Linear(3, 2)
+    swarm = join(model, torch.optim.SGD(model.parameters(), lr=0.1), run_dir=tmp_path / "run", config=file)
+    swarm.checkpoint_at_the_end()
+    assert swarm._settings is not None
+    assert swarm._settings.config.node.checkpoint_every == 3
+
+
+def test_a_state_that_was_cut_while_it_replaced_another_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def state(round: int) -> dict[str, Any]:
+        return {"round": round, "tensors": {"sync.anchor": torch.full((3,), float(round))}}
+
+    def cut(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    saved_state.save_state(tmp_path, state(4))
+    with monkeypatch.context() as patched:
+        patched.setattr(saved_state, "write_atomic", cut)
+        with pytest.raises(KeyboardInterrupt):
+            saved_state.save_state(tmp_path, state(5))
+    assert saved_state.load_state(tmp_path) == {}, "not the tensors of 5 as those of 4"
+    saved_state.save_state(tmp_path, state(5))
+    found = saved_state.load_state(tmp_path)
+    assert (found["round"], found["tensors"]["sync.anchor"].tolist()) == (5, [5.0] * 3)
+
+
+def test_what_the_end_of_a_run_leaves_to_do_is_said(begun: Callable[..., Swarm], tmp_path: Path) -> None:
+    checkpoints = tmp_path / "run" / "node" / "checkpoint"
+    checkpoints.mkdir(parents=True)
+    with pytest.raises(UsageError, match="resume it with resume=True, or give another run_dir") as refused:
+        begun()
+    assert f"without {checkpoints} it begins anew with its key" in str(refused.value)
