@@ -25,7 +25,7 @@ from node.training import model_export
 from node.training.evaluation import adapter_gap, load_models, mean_model
 from p2ptrain import tasks
 from p2ptrain.tasks.base import identity_of
-from p2ptrain.tasks.hf import BaseModel, LoraOptions, adapter_size, open_base
+from p2ptrain.tasks.hf import BaseModel, LoraOptions, adapter_size, language_model, open_base
 from p2ptrain.training import Trainer
 
 TINY = Path(__file__).parents[1] / "data" / "tiny-llama.json"
@@ -242,6 +242,26 @@ def test_onnxruntime_opens_every_kind_of_model(
     # The command has run the graph on fewer and shorter rows than it was made from.
     assert json.loads(told)["difference"] < 1e-4
     assert onnxruntime.InferenceSession(out).get_outputs()[0].name == "logits"
+
+
+@pytest.mark.thorough
+def test_a_graph_made_of_one_long_row_takes_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import onnxruntime
+
+    monkeypatch.setattr(language_model, "EVAL_TOKENS", 32)  # a row in a batch, as of those above 2048 tokens
+    (tmp_path / "text.txt").write_text("the quick brown fox\n" * 400)
+    options = ["task.name=hf-lm", f"task.data={tmp_path / 'text.txt'}", "task.length=32", "train.device=cpu"]
+    node_folder(tmp_path / "node-0", load([], options))
+    out = tmp_path / "model.onnx"
+    code, _, err = said(capsys, "export", tmp_path / "node-0", "--to", "onnx", "--out", out)
+    assert code == 0, err
+    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    rows = torch.randint(3, 250, (3, 20), generator=torch.Generator().manual_seed(0))
+    together = session.run(["logits"], {"input_ids": rows.numpy()})[0]
+    alone = [session.run(["logits"], {"input_ids": row[None].numpy()})[0][0] for row in rows]
+    assert torch.allclose(torch.tensor(together), torch.stack([*map(torch.tensor, alone)]), atol=1e-4)
 
 
 def test_members_with_another_base_model_do_not_get_in(tmp_path: Path) -> None:
