@@ -649,7 +649,10 @@ def export_model(model: nn.Module, folder: Path) -> Path:
         if callable(save):
             save(beside)
         else:
-            state = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in bare.state_dict().items()}
+            held = bare.state_dict()
+            if strange := [key for key, value in held.items() if not isinstance(value, torch.Tensor)]:
+                raise UsageError(f"{strange[0]} of the model's state_dict is no tensor", "write it by torch.save")
+            state = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in held.items()}
             save_file(state, beside / "model.safetensors")
         beside.replace(folder)
     finally:

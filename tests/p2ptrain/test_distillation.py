@@ -67,6 +67,19 @@ def test_an_ensemble_says_the_mean_of_probabilities_whether_models_return_record
     assert torch.allclose(said.softmax(-1), wanted, atol=1e-6)
 
 
+def test_a_teacher_has_no_say_on_predictions_that_do_not_count() -> None:
+    """Such as the user's words of a conversation, whose targets are -100."""
+    task = tasks.get("digits")
+    teacher, student = task.build_model().eval(), task.build_model()
+    images, labels = task.train_batch(5, seed=1, shard=Shard(), size=8)
+    labels = labels.masked_fill(torch.arange(8) % 2 == 0, -100)
+    taught = DistilledTask(task, teacher, DistillConfig(alpha=1.0, fading=False))
+    found = float(taught.loss(student, Taught(batch=(images, labels))).detach())
+    counted = torch.arange(8) % 2 == 1
+    assert found == pytest.approx(plain(student(images), teacher(images), counted, 2.0), rel=1e-4)
+    assert found != pytest.approx(plain(student(images), teacher(images), ~counted | counted, 2.0), rel=1e-2)
+
+
 def test_a_student_s_loss_is_the_weighted_sum_and_held_out_loss_the_task_s_own() -> None:
     task = tasks.get("digits")
     teacher, student = task.build_model().eval(), task.build_model()

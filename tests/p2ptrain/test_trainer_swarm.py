@@ -10,7 +10,7 @@ from torch import nn
 
 from node.system.errors import UsageError
 from p2ptrain.integrations import saved_state, trainer_swarm
-from p2ptrain.integrations.swarm import Swarm, join
+from p2ptrain.integrations.swarm import Swarm, export_model, join
 from p2ptrain.integrations.trainer_swarm import TrainerSwarm
 
 PRIVATE = {"privacy.privatizer": "update", "privacy.noise": 1.0, "privacy.clip": 1.0, "privacy.public_start": True}
@@ -95,3 +95,13 @@ def test_what_the_end_of_a_run_leaves_to_do_is_said(begun: Callable[..., Swarm],
     with pytest.raises(UsageError, match="resume it with resume=True, or give another run_dir") as refused:
         begun()
     assert f"without {checkpoints} it begins anew with its key" in str(refused.value)
+
+
+def test_a_state_that_is_more_than_tensors_is_exported_by_its_owner(tmp_path: Path) -> None:
+    class Counting(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"calls": 3}
+
+    with pytest.raises(UsageError, match="_extra_state of the model's state_dict is no tensor"):
+        export_model(Counting(3, 2), tmp_path / "home")
+    assert list(tmp_path.iterdir()) == []
