@@ -13,7 +13,7 @@ import tokenizers
 import torch
 import transformers
 
-from p2ptrain.tasks import Shard, TaskError
+from p2ptrain.tasks import Shard, TaskError, get
 from p2ptrain.tasks.byte_lm.corpus import cache_folder
 from p2ptrain.tasks.hf.dealing import HELD_OUT_ONE_IN, Dealing, Part, drawn, part_of
 from p2ptrain.tasks.hf.sources import Example, files_of, has_rows, read_examples
@@ -354,3 +354,22 @@ def test_a_json_file_may_be_a_list_of_rows_or_text(tmp_path):
         file.write_text(content)
         with pytest.raises(TaskError, match=why):
             list(read_examples(files_of(file), block_chars=9))
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_no_token_is_in_two_examples_that_are_protected(tmp_path, monkeypatch, packing):
+    """Else a protected example would be in the gradients of its neighbour, too."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    places = "".join(chr(0x4E00 + place) for place in range(6000))  # each character once
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": places[n : n + 60]}) for n in range(0, 6000, 60)))
+    task = get("hf-lm", tokenizer="bytes", data=str(tmp_path / "a.jsonl"), length=24, packing=packing)
+    shard = Shard(index=1, count=2)
+    count = task.example_count(shard)
+    inputs, targets = task.examples_at(shard, range(count))
+    assert count > 50
+    assert (targets[:, -1] == NOT_COUNTED).all()
+    seen = targets[:, :-1] != NOT_COUNTED
+    assert torch.equal(targets[:, :-1][seen], inputs[:, 1:][seen]), "what is predicted is the example's own"
+    ours = ["".join(task.encoder.decode(row.tolist())) for row in inputs]
+    whole = [character for row in ours for character in row if character in places]
+    assert len(whole) == len(set(whole)) > 100
