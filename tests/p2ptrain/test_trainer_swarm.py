@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,4 +105,22 @@ def test_a_state_that_is_more_than_tensors_is_exported_by_its_owner(tmp_path: Pa
 
     with pytest.raises(UsageError, match="_extra_state of the model's state_dict is no tensor"):
         export_model(Counting(3, 2), tmp_path / "home")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore")  # lightning's own, at its import
+def test_what_lightning_trains_otherwise_is_refused_before_anything_begins(tmp_path: Path) -> None:
+    strategies = pytest.importorskip("lightning.pytorch.strategies")
+    from p2ptrain.integrations.lightning import SwarmCallback
+
+    callback = SwarmCallback(run_dir=tmp_path / "run")
+    alone = strategies.SingleDeviceStrategy(device="cpu")
+    for trainer, words in (
+        (SimpleNamespace(strategy=object(), optimizers=[None]), "wants the whole model in each process"),
+        (SimpleNamespace(strategy=alone, optimizers=[None, None]), "has 2 optimizers, and which one counts"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            callback.on_train_start(trainer, nn.Linear(1, 1))
+    assert callback.swarm is None
     assert list(tmp_path.iterdir()) == []
