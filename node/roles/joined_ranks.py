@@ -297,8 +297,12 @@ class FollowingNode:
     _cut_short: bool = False
 
     def start(self) -> None:
-        """Wait for rank 0's node, and begin with its model. Raises RunError where rank 0 could not."""
-        begun = self.ranks.begun()
+        """Wait for rank 0's node, and begin with its model. Raises RunError where rank 0 could not, or is gone."""
+        try:
+            begun = self.ranks.begun()
+        except RuntimeError as error:  # of the group: a rank is gone, or LONGEST_WAIT is over
+            hint = f"see what rank 0 says; it may wait for neighbours (wait_for) for {LONGEST_WAIT} at most"
+            raise RunError("rank 0's node has not begun", hint) from error
         if begun.failed is not None or begun.config is None:
             raise RunError(f"rank 0: {begun.failed}")
         learner = self.ranks.learner = self.learner_of(begun.config, begun.peer_id)

@@ -5,10 +5,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 import torch
 
 from node.config.schema import Config
-from node.roles.joined_ranks import LeadingNode, LoopNode, Ranks
+from node.roles.joined_ranks import FollowingNode, LeadingNode, LoopNode, Ranks
+from node.system.errors import RunError
 from p2ptrain.training.user_model import UserModel
 
 
@@ -35,3 +37,13 @@ def test_the_optimizers_state_travels_on_the_host() -> None:
     assert type(begun.optimizer["state"][0]["exp_avg"]) is torch.Tensor
     assert begun.optimizer["state"][0]["step"] == 2
     assert begun.optimizer["param_groups"] == [{"lr": 0.1}]
+
+
+def test_a_rank_whose_rank_0_is_gone_or_waits_for_too_long_ends_with_a_line() -> None:
+    def begun() -> Any:
+        raise RuntimeError("[/pytorch/third_party/gloo/...] Timed out waiting 3600000ms for recv operation to complete")
+
+    ranks: Any = SimpleNamespace(begun=begun)
+    node = FollowingNode(cast(Ranks, ranks), cast(Callable[..., UserModel], None), lambda folder: None)
+    with pytest.raises(RunError, match=r"rank 0's node has not begun.*1:00:00"):
+        node.start()
