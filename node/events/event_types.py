@@ -158,14 +158,14 @@ class Joined(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RegionsAveraged(Event):
-    """Models of other regions had come when it was time to move by them."""
+    """It was time to move by the models of other regions: some had come, or none has in the rounds after it."""
 
     name: ClassVar[str] = "regions"
 
     round: int
     """Rounds closed so far."""
     regions: int
-    """Regions in the mean, our own among them; 0: too few of our own region's models had come."""
+    """Regions in the mean, our own among them; 0: too few of our own region's models had come, or none of others."""
     beside: int
     """Regions beside ours whose members are known."""
     region_margin: int

@@ -391,7 +391,10 @@ METRICS: Final[tuple[Metric, ...]] = (
         name="regions",
         kind="gauge",
         help="Regions in the newest averaging of regions, own included.",
-        page="regions whose models were in the newest averaging of regions, own included; 0 in a swarm of one region",
+        page=(
+            "regions whose models were in the newest averaging of regions, own included; 0 where no model of another "
+            "has come, and in a swarm of one region"
+        ),
         wrong="fewer than there are: a region is cut off, or its models come too late (`sync.region_every`)",
         sources=(Value(RegionsAveraged, "regions"),),
         panel="Robustness and trust / Regions averaged",

@@ -55,6 +55,8 @@ class RegionTurns:
         """Moves of ours since a new model of a region came."""
         self._turn: int | None = None
         """The round of a turn of which we have not moved yet."""
+        self._untold = False
+        """Whether no event about the newest turn was emitted yet."""
         self._apart: dict[str, int] = {}
         """Moves of ours for which a region that was lost counts as one that has grown apart."""
 
@@ -63,10 +65,12 @@ class RegionTurns:
         does to the model then."""
         round_, rounds = node.state.round, node.config.train.rounds
         if self.averaging.moves_after(round_, rounds):
-            self._turn = round_
+            self._turn, self._untold = round_, True
             result = await self._move(node, result)
-        elif self._turn is not None and round_ <= self._turn + self.averaging.lag:
+        elif round_ <= self._turn_end():
             result = await self._move(node, result, late=True)
+            if round_ == self._turn_end():
+                self._tell_missed(node)
         if self.averaging.publishes_after(round_, rounds) and node.service.publishes_regional(round_):
             await self._publish(node, result.averaged)
         return result
@@ -135,7 +139,19 @@ class RegionTurns:
         self._told(node, shift, fresh, len(beside))
         return result
 
+    def _turn_end(self) -> int:
+        """Return the last round in which we may move at the newest turn; -1 where we have."""
+        return -1 if self._turn is None else self._turn + self.averaging.lag
+
+    def _tell_missed(self, node: "Node") -> None:
+        """Tell that a turn has passed without a model to move by: a region that is cut off went on showing what it
+        averaged last."""
+        beside = node.service.regions_beside
+        if self._untold and (beside or self._silent):  # in a run of one region nothing is missed
+            self._told(node, RegionalShift(shift_d=None, regions=0, lying=0), [], len(beside))
+
     def _told(self, node: "Node", shift: RegionalShift, fresh: list[RegionalView], beside: int) -> None:
+        self._untold = False
         node.journal.emit(
             RegionsAveraged(
                 round=node.state.round + 1,

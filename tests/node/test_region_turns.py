@@ -31,6 +31,7 @@ class Around:
         self.turns = RegionTurns(self.averaging, strategy)
         self.views: dict[str, RegionalView] = {}
         self.told: list[Any] = []
+        self.beside = frozenset({"west"})
 
     def say(self, region: str, round: int, value: float) -> None:
         message = self.averaging.encode(torch.full((NUMEL,), value))
@@ -55,7 +56,7 @@ class Around:
 
         service = SimpleNamespace(
             regional_views=lambda: dict(self.views),
-            regions_beside=frozenset({"west"}),
+            regions_beside=self.beside,
             publishes_regional=lambda round: False,
             reject_regional=lambda *offence: self.told.append(offence),
         )
@@ -96,7 +97,28 @@ async def test_who_had_no_model_at_the_turn_moves_as_late_as_models_may_come_and
         assert await it.close(round_) == 0.0
     it.say("west", 5, 2.0)
     assert [await it.close(7 + late), await it.close(8 + late)] == [pytest.approx(moves), 0.0]
-    assert [event.moved for event in it.told if isinstance(event, RegionsAveraged)] == [True] * (moves > 0)
+    assert [event.moved for event in it.told if isinstance(event, RegionsAveraged)] == [moves > 0]
+
+
+async def test_a_region_that_is_cut_off_does_not_go_on_showing_what_it_averaged_last() -> None:
+    it = Around()
+    it.say("east", 5, 1.0)
+    it.say("west", 5, 2.0)
+    await it.close(7)
+    for round_ in (15, 16, 17, 18):
+        it.say("east", 13, 1.0)
+        assert await it.close(round_) == 0.0
+    shown = [(each.round, each.regions, each.beside) for each in it.told if isinstance(each, RegionsAveraged)]
+    assert shown == [(8, 2, 1), (18, 0, 1)], "once a turn, when the rounds for late models are over"
+
+
+async def test_a_run_of_one_region_misses_nothing() -> None:
+    it = Around()
+    it.beside = frozenset()
+    it.say("east", 5, 1.0)
+    for round_ in (7, 8, 9, 10):
+        await it.close(round_)
+    assert it.told == []
 
 
 async def test_who_has_moved_moves_no_more_by_what_comes_after_the_turn() -> None:
