@@ -65,7 +65,7 @@ WORK = Row(
         ),
         Panel(
             title="Share of time paused, by reason",
-            help="By the participation policy that paused training, over five minutes.",
+            help="By the participation policy that paused training (privacy: its budget is spent), over five minutes.",
             queries=(Query("rate(p2ptrain_paused_seconds_total[5m])", legend="{{reason}}"),),
             unit="percentunit",
             empty="the node always trains",

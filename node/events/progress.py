@@ -63,6 +63,8 @@ class NodeProgress:
     an event, or silent, which is alive without a heartbeat."""
     paused: str = ""
     """Why its training is paused, as `hours: it trains at 22:00-07:00`; empty: it is not."""
+    spent: str = ""
+    """The same of a budget of privacy that is spent, which no end of another pause ends; empty: it is not."""
     started_at: float | None = None
     updated_at: float | None = None
     heartbeat: float | None = None
@@ -188,10 +190,10 @@ class NodeProgress:
             case Paused():
                 self.paused = f"{event.reason}: {event.why}"
             case PrivacyBudgetSpent():
-                self.paused = f"privacy: its budget of epsilon {event.budget:g} is spent"
+                self.paused = self.spent = f"privacy: its budget of epsilon {event.budget:g} is spent"
                 self.epsilon, self.epsilon_budget = event.epsilon, event.budget
             case Unpaused():
-                self.paused = ""
+                self.paused = self.spent  # the end of a policy's pause gives no budget back
             case CheckpointWritten():
                 self.checkpoint, self.checkpoint_round = event.path, event.round
             case Resumed() | Joined():
@@ -227,7 +229,7 @@ class NodeProgress:
     def _begin(self, event: Started) -> None:
         self.state, self.started_at = "running", event.ts
         self.first_round = self.first_round_at = self.error = self.hint = self.summary = self.ended_at = None
-        self.pid, self.paused = event.pid, ""
+        self.pid, self.paused, self.spent = event.pid, "", ""
         for key in _COUNTS:
             setattr(self, key, 0)
         self.rejected_by, self.sent_bits, self.published_bits = {}, None, None

@@ -255,8 +255,8 @@ METRICS: Final[tuple[Metric, ...]] = (
         labels=("reason",),
         help="Seconds for which training was paused, by the participation policy that paused it.",
         page=(
-            "how long training was paused, by the policy that paused it ([how-to](how-to/train-when-it-suits.md)); "
-            "none where the node always trains"
+            "how long training was paused, by the policy that paused it ([how-to](how-to/train-when-it-suits.md)), or "
+            "`privacy`: its [budget](how-to/privacy-budget.md) is spent; none where the node always trains"
         ),
         wrong="rises while nobody uses the machine: the event `paused` says what the policy saw",
         sources=(Live(lambda now: now.paused),),

@@ -42,6 +42,9 @@ from p2ptrain.training.trainer import UNTRAINED_PREFIX
 BYTES_PER_PARAMETER = 4
 """fp32, which "dense" means in every ratio that we report."""
 
+PRIVACY_SPENT: Final = "privacy"
+"""What a spent budget of privacy is called among the reasons of pauses, as on the page."""
+
 LAST_WAITS_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds between the attempts to write the last checkpoint: half a minute in all. In it an operator who sees that the
 disk is full can make room, and other nodes of a swarm remove what they do not need. Chosen."""
@@ -247,7 +250,7 @@ def readings(node: Node) -> Readings:
         relay_limit=network.relay_bytes_per_s if network.relay else 0.0,
         disk_free=disk_free(node.checkpoints.folder),
         visits={} if node.visitors is None else node.visitors.counts,
-        paused={} if node.pauses is None else node.pauses.seconds_now(),
+        paused=_paused_seconds(node),
         neighbours_paused=len(service.paused_neighbours()),
         shift_deviation={} if node.shifts is None else node.shifts.watch.deviations,
         privacy_epsilon={} if node.privacy is None else node.privacy.spent_by_delta(),
@@ -257,6 +260,16 @@ def readings(node: Node) -> Readings:
         crossed={"sent": service.stats.crossed_bytes_sent, "received": service.stats.crossed_bytes_received},
         spectral_gap=_gap_of(frozenset(service.known_graph().items())),
     )
+
+
+def _paused_seconds(node: Node) -> dict[str, float]:
+    """Return how long training was paused, by reason. A spent budget of privacy is one: a node that serves on closes no
+    round either, and no alert about nodes that train is for it."""
+    seconds = {} if node.pauses is None else node.pauses.seconds_now()
+    if node.privacy is not None and node.privacy.settings.epsilon is not None:
+        since = node.state.spent_at
+        seconds[PRIVACY_SPENT] = 0.0 if since is None else trio.current_time() - since
+    return seconds
 
 
 def _visitors_ledger(node: Node) -> VisitorLedger | None:

@@ -59,6 +59,8 @@ class RunState:
     """The round in which the process that trains was lost last; None: it never was."""
     device_lost: str = ""
     """What was said when the device that trains was lost; empty: it was not."""
+    spent_at: float | None = None
+    """When the budget of its data's privacy was found to be spent, by trio's clock; None: it is not."""
     closing: bool = False
     """Whether a round is being closed, while the next one is trained."""
     _entered: trio.Event = field(default_factory=trio.Event)

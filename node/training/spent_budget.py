@@ -49,11 +49,12 @@ def is_spent(node: Node) -> bool:
 
 
 def tell_spent(node: Node) -> None:
-    """Emit that the budget is spent."""
+    """Emit that the budget is spent, and count the time from now on."""
     assert node.privacy is not None, "is_spent"
     settings, refused = node.privacy.settings, node.privacy.refused
     assert refused is not None, "is_spent"
     assert settings.epsilon is not None, "only a budget refuses"
+    node.state.spent_at = trio.current_time()
     node.journal.emit(
         PrivacyBudgetSpent(
             round=node.state.round,

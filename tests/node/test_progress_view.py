@@ -47,6 +47,18 @@ def test_privacy_of_visitors_and_a_newcomers_warm_up_are_in_the_state():
     assert (node.visits_epsilon, node.visits_epsilon_budget) == (0.5, 2.0)
 
 
+def test_a_spent_budget_of_privacy_is_shown_until_the_next_start_whatever_else_pauses_it():
+    node = NodeProgress("node")
+    spent = {"round": 3, "epsilon": 3.9, "budget": 4.0, "delta": 1e-5, "would_be": 4.1}
+    node.observe(said("privacy_budget_spent", **spent))
+    node.observe(said("paused", reason="hours", why="it trains at 22:00-07:00"))
+    assert node.paused.startswith("hours")
+    node.observe(said("unpaused", reason="hours", seconds=60.0))
+    assert node.paused == "privacy: its budget of epsilon 4 is spent"
+    node.observe(typed(next(node_events(0))))
+    assert node.paused == ""
+
+
 def test_a_restart_and_a_late_join_count_from_the_swarms_round():
     node = NodeProgress("late")
     node.observe(typed({"ts": 1.0, "event": "joined", "round": 40, "donors": 3}))

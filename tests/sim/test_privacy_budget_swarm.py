@@ -81,6 +81,7 @@ def test_once_spent_it_says_so_on_the_page_and_in_metrics_and_to_its_neighbours(
         private = await members.start("private", privacy=SPENT_SOON, train=LONG)
         one = await members.start("one", wait_for=1, train=LONG)
         assert readings(one.node).privacy_epsilon == {}
+        assert readings(private.node).paused == {"privacy": 0.0}, "an increase is one from what was seen before"
         await until_spent(private)
         await trio.sleep(2.0)
         seen["metrics"] = readings(private.node)
@@ -91,6 +92,7 @@ def test_once_spent_it_says_so_on_the_page_and_in_metrics_and_to_its_neighbours(
     private = played(main, tmp_path)
     assert seen["metrics"].privacy_epsilon == {"1e-05": pytest.approx(spent(private))}  # type: ignore[attr-defined]
     assert seen["metrics"].privacy_epsilon_budget == {"1e-05": 0.3}  # type: ignore[attr-defined]
+    assert seen["metrics"].paused["privacy"] >= 2.0, "alerts about nodes that train leave it out"  # type: ignore[attr-defined]
     assert seen["told"]["paused"]  # type: ignore[index]
 
 
