@@ -23,6 +23,7 @@ def status(
     """Show where a run stands, while it runs or after."""
     from node.events.liveness import lines
     from node.events.page_address import page_lines
+    from node.system.text import printable
     from node.top.remote import fetch, token_in
     from node.top.table import nodes_table, sent_lines
 
@@ -38,7 +39,7 @@ def status(
         for words in lines(zip(folders, nodes, strict=False), now):
             console.print(words, soft_wrap=True, highlight=False, markup=False)
         for line in page_lines(nodes):
-            console.print(line, soft_wrap=True, highlight=False)
+            console.print(printable(line), soft_wrap=True, highlight=False, markup=False)
 
 
 def replayed(folder: Path, now: float) -> "NodeProgress":

@@ -72,6 +72,7 @@ class LineSink:
     def __call__(self, event: Event) -> None:
         """Print the event, if it is one that people want to see."""
         for line in describe(event):
+            line.plain = "\n".join(map(text.printable, line.plain.split("\n")))  # as long as it was
             self._console.print(line, soft_wrap=True, highlight=False)
 
 

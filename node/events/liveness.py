@@ -109,7 +109,7 @@ def lines(nodes: Iterable[tuple[Path | None, NodeProgress]], now: float) -> Iter
     nodes = list(nodes)
     told = [(node.name, its) for _, node in nodes if (its := words(node, now))]
     for name, its in told[:MAX_TOLD]:
-        yield f"{name}: {its}"
+        yield f"{text.printable(name)}: {text.printable(its)}"  # of a log that may be another machine's
     if len(told) > MAX_TOLD:
         yield f"and {len(told) - MAX_TOLD} more"
     yield from _full_disks({folder for folder, node in nodes if folder is not None and node.state == "dead"})

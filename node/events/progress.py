@@ -3,7 +3,8 @@
 It depends on events only, so a recorded `events.jsonl` gives the same state as a running node.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -274,11 +275,20 @@ class NodeProgress:
 
     def _evaluate(self, event: Evaluated) -> None:
         self.eval_loss = event.eval_loss
-        self.own = dict(list(event.own.items())[:MAX_OWN])
+        self.own = dict(list(_finite(event.own).items())[:MAX_OWN])
         earlier = [each for each in self.evaluations if each[0] < event.round]
         self.evaluations = [*earlier, (event.round, self.eval_loss)][-MAX_EVALUATIONS:]
         if self.eval_loss_first is None:
             self.eval_loss_first = self.eval_loss
+
+
+def _finite(told: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers: a task may give, and another release may have written, anything."""
+    return {
+        str(name): value
+        for name, value in told.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
 
 
 T = TypeVar("T", int, float)

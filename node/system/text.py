@@ -88,9 +88,14 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def printable(text: str) -> str:
+    """Return the text, as long as it was, with a point for each character that a terminal would act on."""
+    return "".join(char if char.isprintable() else "." for char in text)
+
+
 def excerpt(text: str, limit: int = 240, lines: int = 8) -> str:
     """Return at most so many characters and lines, without anything that a terminal would act on."""
-    shown = "".join(char if char.isprintable() or char == "\n" else "." for char in text)
+    shown = "\n".join(map(printable, text.split("\n")))
     shown = "\n".join(shown.split("\n")[:lines])
     return shown if len(shown) <= limit else shown[: limit - 3] + "..."
 

@@ -1,5 +1,6 @@
 """A node's status over HTTP, for `p2ptrain status` and `top`."""
 
+import http.client
 import json
 import tomllib
 import urllib.error
@@ -10,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from node.events.progress import NodeProgress
+from node.system import text
 from node.system.errors import P2PTrainError, RunError
 from node.system.page_token import load
 
@@ -28,15 +30,25 @@ def fetch(url: str, token: str = "", *, timeout_s: float = TIMEOUT_S) -> NodePro
         request = urllib.request.Request(f"{base}/status", headers=headers)
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             raw: Any = json.loads(answer.read(MAX_BYTES))
-        return TypeAdapter(NodeProgress).validate_python(raw)  # a pydantic ValidationError is a ValueError
+        return TypeAdapter(NodeProgress).validate_python(_shown(raw))  # a pydantic ValidationError is a ValueError
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 401:
             raise RunError(f"the node at {base} wants its token", "give its file with --token-file") from error
         raise RunError(f"no node answers at {base} ({error})", "a node names its address when it starts") from error
-    except (OSError, ValueError) as error:
-        why = "it says something else" if isinstance(error, ValueError) else error
+    except (OSError, ValueError, http.client.HTTPException, RecursionError) as error:
+        # Another program may have the port by now, which speaks no HTTP, or the network's own port was given.
+        why = error if isinstance(error, OSError) else "it says something else"
         raise RunError(f"no node answers at {url} ({why})", "a node names its address when it starts") from error
+
+
+def _shown(value: Any) -> Any:
+    """Return JSON values without characters that a terminal would act on: they are another machine's claims."""
+    if isinstance(value, str):
+        return text.printable(value)
+    if isinstance(value, dict):
+        return {text.printable(key): _shown(each) for key, each in value.items()}
+    return [_shown(each) for each in value] if isinstance(value, list) else value
 
 
 def token_in(file: Path | None) -> str:

@@ -121,7 +121,7 @@ def _pages(nodes: Sequence[Watched], width: int) -> str:
     words = "page" if len(living) == 1 else "pages"
     shown = 0
     for it in living:
-        address = page_of(it.metrics_url or "")
+        address = text.printable(page_of(it.metrics_url or ""))
         part = f"  {address}" if len(nodes) == 1 else f"  {_clean(it.name, 10)} {address}"
         if len(words) + len(part) > width - (0 if len(nodes) == 1 else len(", ...")):
             words += "  ..." if shown else ""

@@ -288,6 +288,12 @@ def test_only_what_matters_becomes_a_note():
     assert note("node-1", typed(round_event(1, ts=1.0))) is None
 
 
+def test_a_line_on_a_terminal_does_nothing_to_it():
+    console = Console(file=io.StringIO(), width=80)
+    LineSink(console)(said("warning", message="a\x1b[2J\x1b]0;owned\x07\u202e[b]\nsecond"))
+    assert console.file.getvalue().endswith("  a.[2J.]0;owned.[b]\nsecond\n"), repr(console.file.getvalue())
+
+
 def test_a_node_on_a_terminal_tells_its_story_and_the_join_line_is_whole():
     stream = io.StringIO()
     sink = LineSink(Console(file=stream, width=40))

@@ -2,6 +2,8 @@
 
 import io
 import json
+import socket
+import threading
 import time
 from pathlib import Path
 
@@ -287,6 +289,58 @@ async def test_what_is_no_node_is_one_clear_error():
         page.feed.status = lambda: {"peers": "nonsense"}  # type: ignore[method-assign]
         with pytest.raises(RunError, match="it says something else"):
             await trio.to_thread.run_sync(fetch, page.url)
+
+
+ANSWERS = {
+    "libp2p": b"\x13/multistream/1.0.0\n",
+    "ssh": b"SSH-2.0-OpenSSH_9\r\n",
+    "broken": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n",
+    "deep": b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 200_000,
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_a_port_of_another_program_is_no_node_and_ends_nothing(answer, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+        def serve() -> None:
+            for _ in range(2):
+                caller, _ = listener.accept()
+                with caller:
+                    caller.recv(4096)
+                    caller.sendall(answer)
+
+        other = threading.Thread(target=serve, daemon=True)
+        other.start()
+        with pytest.raises(RunError, match=r"no node answers at .* \(it says something else\)"):
+            fetch(url, timeout_s=5.0)
+        (tmp_path / "node-0").mkdir()
+        with EventLog(tmp_path / "node-0" / EVENTS) as log:
+            tell(log, next(node_events(0)) | {"metrics_url": url})
+        (node,) = FolderSource(tmp_path / "node-0").look()
+        assert node.progress.metrics_url == url, "what the log has is shown"
+        other.join(5.0)
+
+
+async def test_the_words_of_a_page_elsewhere_do_nothing_to_the_terminal(capsys):
+    async with served() as page:
+        hostile = "\x1b[2J\x1b]0;owned\x07\u202e[/x]"
+        page.progress.metrics_url, page.progress.name = f"http://{hostile}", hostile
+        page.progress.state = "running"
+        page.progress.paused = f"hours: {hostile}"
+        assert await trio.to_thread.run_sync(main, ["status", page.url]) == 0
+    shown = capsys.readouterr().out
+    assert "owned" in shown
+    assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+
+
+def test_own_metrics_that_are_no_numbers_are_left_out():
+    nodes = watched(2)
+    for node, own in zip(nodes, ({"accuracy": None, "words": [1], "f1": 0.5}, {"accuracy": 0.25}), strict=True):
+        node.progress.observe(said("evaluated", round=6, eval_loss=1.0, own=own))
+    assert nodes[0].progress.own == {"f1": 0.5}
+    assert "f1 0.5   accuracy 0.25" in "\n".join(drawn(nodes))
 
 
 def test_a_pipe_gets_the_picture_once(tmp_path, capsys):
