@@ -5,7 +5,6 @@ no finite doubles become null before anybody computes with them.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,9 @@ MAX_LINE: Final = 1 << 20
 MAX_DIGITS: Final = 15
 """Longest integers that every reader of JSON takes exactly: a double has 53 bits. Counts of bytes have 13 digits at
 most."""
+
+MAX_NUMBER: Final = 1e100
+"""Numbers beyond it measure nothing, and their sums and squares are no numbers any more."""
 
 MAX_TS: Final = 1e11
 """Times beyond it, in Unix seconds, are no times: the year 5138."""
@@ -120,7 +122,7 @@ def _whole(text: str) -> int | None:
 
 def _broken(text: str) -> float | None:
     value = float(text)
-    return value if math.isfinite(value) else None
+    return value if abs(value) < MAX_NUMBER else None  # nor is NaN below it
 
 
 def _constant(text: str) -> Any:
