@@ -13,6 +13,7 @@ import trio
 from gossip.core.api import RoundView
 from gossip.core.ids import PeerId
 from gossip.discovery.topology import tag_of
+from gossip.updates.announced_pauses import MAX_SAID_S, WORD_S
 from node.events.event_types import CheckpointFailed, CheckpointWritten, Evaluated, RoundTrained, WarningEvent
 from node.events.journal import Journal
 from node.events.sent_bits import bits_each
@@ -317,8 +318,9 @@ def moment(node: Node, lag_s: float | None) -> LiveSnapshot:
 
 
 def _minute(seconds: float | None) -> float | None:
-    """Return the minute in so many seconds from now, in Unix seconds: finer, it would seem to change at every look."""
-    return None if seconds is None else 60.0 * round((time.time() + seconds) / 60.0)
+    """Return the minute in so many seconds from now, in Unix seconds: finer, it would seem to change at every look.
+    None for the longest pause that can be said: who says that does not come back (spent_budget.py)."""
+    return None if seconds is None or seconds >= MAX_SAID_S - WORD_S else 60.0 * round((time.time() + seconds) / 60.0)
 
 
 @lru_cache(maxsize=1)

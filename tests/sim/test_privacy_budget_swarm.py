@@ -94,6 +94,7 @@ def test_once_spent_it_says_so_on_the_page_and_in_metrics_and_to_its_neighbours(
     assert seen["metrics"].privacy_epsilon_budget == {"1e-05": 0.3}  # type: ignore[attr-defined]
     assert seen["metrics"].paused["privacy"] >= 2.0, "alerts about nodes that train leave it out"  # type: ignore[attr-defined]
     assert seen["told"]["paused"]  # type: ignore[index]
+    assert seen["told"]["returns_at"] is None, "in a week would be read as a promise"  # type: ignore[index]
 
 
 def test_a_restart_with_a_larger_budget_goes_on_and_one_with_the_same_does_not(tmp_path: Path) -> None:
