@@ -11,6 +11,7 @@ from swarm_story import PEER, round_event
 from typed_events import typed
 
 from node.events.log import EventLog
+from node.events.peers_seen import MAX_PEERS
 from node.events.progress import NodeProgress
 from node.page import feed as feeds
 from node.page import http1, serving
@@ -210,3 +211,22 @@ def test_an_event_with_fields_missing_is_no_end_of_it(event):
     feed = Feed(NodeProgress("node"))
     feed.observe(typed({"ts": 1.0, "event": event, "round": 1}))
     assert feed.news(FeedPosition())
+
+
+def test_a_name_does_nothing_to_the_page():
+    feed = Feed(NodeProgress("node"), names=lambda: {PEER: "a\x1b[2J\u202eb" + "c" * 999})
+    feed.watch(lambda: LiveSnapshot(peers={PEER: {"here": True}}))
+    name = feed.status()["peers"][PEER]["name"]
+    assert name.startswith("a [2J bc")
+    assert len(name) == MAX_CHARACTERS
+
+
+def test_the_peers_that_are_forgotten_first_are_those_that_left():
+    node = NodeProgress("node")
+    for number in range(MAX_PEERS + 2):
+        node.observe(typed({"ts": 1.0, "event": "neighbour_up", "peer": f"p{number}", "detail": ""}))
+        if number in (1, 2):
+            node.observe(typed({"ts": 1.0, "event": "neighbour_lost", "peer": f"p{number}", "detail": ""}))
+    assert len(node.peers) == MAX_PEERS
+    assert {"p1", "p2"} & node.peers.keys() == set()
+    assert {"p0", f"p{MAX_PEERS + 1}"} <= node.peers.keys()

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from swarm_story import round_event
+from typed_events import typed
 
 from node.events.log import older, to_line
+from node.page.columns import COLUMNS, Columns
 from node.page.history import MAX_POINTS, Cursor, Curve
 from node.page.replay import READ_BYTES, Earlier, earlier_rounds
 
@@ -124,3 +126,11 @@ def test_a_log_of_something_else_is_no_curve(tmp_path):
     path.write_bytes(b'{"event": "round", "round": "x", "ts": 1}\n\xff\n{"event": "evaluated", "round": 1, "ts": 1}\n')
     assert earlier_rounds(path, 100) == Earlier(held_out=[(1, None)])
     assert earlier_rounds(tmp_path, 100) == Earlier()
+
+
+def test_a_restart_whose_totals_begin_anew_is_no_negative_rate() -> None:
+    columns = Columns()
+    at = 1 + COLUMNS.index("sent_bytes_per_s")
+    told = ((1, 1.0, 1000), (2, 2.0, 3000), (3, 3.0, 500), (4, 3.0, 900), (5, 4.0, 1900))
+    rows = [columns.row(typed(round_event(done, ts=ts) | {"bytes_sent": sent})) for done, ts, sent in told]
+    assert [row[at] for row in rows] == [None, 2000.0, None, None, 1000.0]

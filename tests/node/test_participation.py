@@ -624,3 +624,21 @@ def test_options_of_a_policy_that_does_not_hold_are_told() -> None:
     assert load(sets=["participation.battery.stop=30"]).participation.idle() == [
         'participation.battery does nothing: name it, as in participation.policy=["battery"]'
     ]
+
+
+def test_a_pause_that_goes_on_counts_in_seconds_that_are_read() -> None:
+    """Alerts look at how the seconds rise while a node is paused, and not at the pause that has ended."""
+    busy = DeviceState(now=0, gpu=GAME)
+
+    async def read() -> DeviceState:
+        return busy
+
+    async def main() -> dict[str, float]:
+        its = Pauses(decider("gpu"), read, policies={"gpu": ()}, emit=lambda event: None, look_s=600.0)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(its.watch)
+            await trio.sleep(7.0)
+            nursery.cancel_scope.cancel()
+        return its.seconds_now()
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == {"gpu": pytest.approx(7.0)}

@@ -85,7 +85,9 @@ async def test_a_region_moves_half_of_the_way_to_one_of_its_size() -> None:
     it.say("east", 5, 1.0)
     it.say("west", 5, 2.0)
     assert await it.close(7) == pytest.approx(0.5)
-    assert [event.moved for event in it.told if isinstance(event, RegionsAveraged)] == [True]
+    (told,) = [event for event in it.told if isinstance(event, RegionsAveraged)]
+    assert told.moved
+    assert told.region_margin == -1, "of two regions a lying one cannot be left out"
 
 
 @pytest.mark.parametrize(("late", "moves"), [(1, 0.5), (2, 0.5), (3, 0.0)])

@@ -370,3 +370,11 @@ def test_a_file_alone_is_a_report(tmp_path: Path) -> None:
     assert made.counts == {"nodes": 1, "events": 9, "lines": 9}
     with pytest.raises(UsageError, match="cannot be a file"):
         make_report([tmp_path], tmp_path / "nowhere" / "out.html", command="")
+
+
+def test_a_process_that_sent_more_than_the_one_before_it_is_added_to_that(tmp_path: Path) -> None:
+    lines = [next(member_events(0, rounds=0)), member_round(1) | {"bytes_sent": 100}]
+    lines += [next(member_events(0, rounds=0)), member_round(2) | {"bytes_sent": 300}]
+    story = NodeStory(0, "a", tmp_path, 512)
+    story.read(written(tmp_path / EVENTS, *lines), Frames(), Moments())
+    assert story.sent_bytes == 400
