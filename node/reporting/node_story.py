@@ -20,14 +20,19 @@ from node.events.event_types import (
     ManifestHolds,
     NeighbourLost,
     NeighbourUp,
+    Paused,
+    PrivacyBudgetSpent,
     Rejected,
     Resumed,
     RoundClosed,
     RoundTrained,
+    ShiftDetected,
     Started,
+    Unpaused,
     WarningEvent,
 )
 from node.events.progress import NodeProgress
+from node.events.shift_words import of_shift
 from node.page.columns import number
 from node.page.history import Curve
 from node.page.members import MAX_EXCHANGES
@@ -50,7 +55,7 @@ LISTED: Final = 400
 Moment = tuple[float, int, str, str]
 """Unix seconds, the node's number, a kind of KINDS, and words."""
 
-KINDS: Final = ("join", "leave", "ban", "partition", "round", "refusal", "warning")
+KINDS: Final = ("join", "leave", "ban", "partition", "round", "refusal", "pause", "warning")
 """Kinds of moments on the timeline."""
 
 
@@ -236,6 +241,14 @@ def told(event: Event) -> tuple[str, str]:
             return "ban", f"has a proof that {text.peer(event.peer)} signed two histories"
         case Rejected():
             return "refusal", f"refused {text.peer(event.peer)}: {event.reason or event.detail}"
+        case Paused():
+            return "pause", f"paused by {event.reason}: {event.why}"
+        case Unpaused():
+            return "pause", f"trains again after {text.duration(event.seconds)}"
+        case PrivacyBudgetSpent():
+            return "pause", f"spent its privacy budget of epsilon {event.budget:g}: it serves on"
+        case ShiftDetected():
+            return "warning", of_shift(event)
         case WarningEvent():
             return "warning", event.message
         case CheckpointFailed():

@@ -378,3 +378,22 @@ def test_a_process_that_sent_more_than_the_one_before_it_is_added_to_that(tmp_pa
     story = NodeStory(0, "a", tmp_path, 512)
     story.read(written(tmp_path / EVENTS, *lines), Frames(), Moments())
     assert story.sent_bytes == 400
+
+
+def test_pauses_spent_privacy_and_shifts_of_data_are_moments(tmp_path: Path) -> None:
+    lines = [
+        next(member_events(0, rounds=0)),
+        {"ts": 2.0, "event": "paused", "reason": "hours", "why": "it trains at 22:00-07:00"},
+        {"ts": 3.0, "event": "unpaused", "reason": "hours", "seconds": 3600.0},
+        {"ts": 4.0, "event": "privacy_budget_spent", "round": 3, "epsilon": 3.9, "budget": 4.0, "delta": 1e-5},
+        {"ts": 5.0, "event": "shift", "round": 3, "where": "here", "signals": ["loss"], "said": 0, "members": 4},
+    ]
+    moments = Moments()
+    NodeStory(0, "a", tmp_path, 512).read(written(tmp_path / EVENTS, *lines), Frames(), moments)
+    told = [(kind, words) for _, _, kind, words in moments.listed() if kind in ("pause", "warning")]
+    assert told == [
+        ("pause", "paused by hours: it trains at 22:00-07:00"),
+        ("pause", "trains again after 1 h 00 min"),
+        ("pause", "spent its privacy budget of epsilon 4: it serves on"),
+        ("warning", "this node's data have shifted (loss)"),
+    ]
