@@ -6,6 +6,7 @@ that is evaluated would then be measured as the live model, in its mode of train
 """
 
 import copy
+import dis
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -73,7 +74,9 @@ def _held(value: Any) -> Iterator[object]:
         for cell in value.__closure__ or ():
             with suppress(ValueError):  # it is empty
                 yield cell.cell_contents
-        known = (value.__globals__.get(name) for name in value.__code__.co_names)
+        # Not `co_names`: they name attributes too, and a program's `model` is none of `self.model`.
+        names = {each.argval for each in dis.get_instructions(value) if each.opname == "LOAD_GLOBAL"}
+        known = (value.__globals__.get(name) for name in names)
         yield from (each for each in known if isinstance(each, nn.Module | MethodType))  # not all of a program
     else:
         yield from getattr(value, "__dict__", {}).values()

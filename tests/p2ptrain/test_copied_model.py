@@ -75,6 +75,35 @@ def with_a_default() -> nn.Module:
     return put(model, lambda x, before=model.forward: before(x) * 2)
 
 
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = Net()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.live(x)
+        return found
+
+
+live: nn.Module = Around()
+"""A program's model, by a global name."""
+
+
+@pytest.fixture(autouse=True)
+def anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "live", Around())
+
+
+def of_a_global() -> nn.Module:
+    return put(live, lambda x: live.live(x))
+
+
+def around_the_class() -> nn.Module:
+    """As accelerate does for mixed precision; a program has a global of an attribute's name."""
+    before = Around.forward
+    return put(live, types.MethodType(lambda self, x: before(self, x), live))
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.compile's own import
 @pytest.mark.parametrize(
     "build",
@@ -84,6 +113,7 @@ def with_a_default() -> nn.Module:
         inner_compiled,
         compiled_in_place,
         bound,
+        around_the_class,
         lambda: put(model := Net(), partial(Net.forward, model)),
     ],
 )
@@ -103,7 +133,9 @@ def test_a_copy_is_evaluated_with_its_own_parameters_and_mode(build: Callable[[]
     assert not norm.running_mean.any(), "the live model has seen no held-out example"
 
 
-@pytest.mark.parametrize("build", [of_a_closure, bound_to_a_closure, around_a_compiled_one, with_a_default])
+@pytest.mark.parametrize(
+    "build", [of_a_closure, bound_to_a_closure, around_a_compiled_one, with_a_default, of_a_global]
+)
 def test_a_function_that_computes_with_the_live_model_is_refused(build: Callable[[], nn.Module]) -> None:
     model = build()
     made = copied(model)
