@@ -7,7 +7,7 @@ A parser takes an `Envelope` whose signature and scope are checked, and raises R
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
-from sys import intern
+from functools import lru_cache
 from typing import Final, Literal, get_args
 
 from gossip.core.api import UpdateKind
@@ -30,6 +30,8 @@ from gossip.core.limits import (
 from gossip.core.wire import Fields, malformed, pack
 
 _REGION: Final = re.compile(rf"[a-z0-9]([a-z0-9_-]{{0,{MAX_REGION_CHARS - 2}}}[a-z0-9])?")
+_SHARED_LABELS: Final = 64
+"""Labels of regions of which one copy is kept: more than a run has. Chosen."""
 
 _UPDATE_KINDS: Final = frozenset(get_args(UpdateKind))
 
@@ -272,7 +274,7 @@ def parse_record(envelope: Envelope) -> PeerRecord:
         addresses=addresses,
         raw=envelope.raw,
         tags=beside,
-        region=intern(region),  # a node holds hundreds of records, of a few regions
+        region=_shared(region),
     )
 
 
@@ -281,6 +283,13 @@ def check_region(label: str) -> str:
     if not _REGION.fullmatch(label):
         letters = "small letters and digits, with - and _ between them"
         raise ValueError(f"{label!r} is no region: one has 1 to {MAX_REGION_CHARS} {letters}")
+    return label
+
+
+@lru_cache(maxsize=_SHARED_LABELS)
+def _shared(label: str) -> str:
+    """A node holds hundreds of records, of a few regions. Python 3.12 never lets go of a string that it interns, and a
+    stranger may name any region."""
     return label
 
 

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 from gossip_samples import ALICE, BOB, CAROL, ONE_OF_EACH, SCOPE, chain, link, record, sealed
 from hypothesis import given
@@ -128,6 +130,14 @@ def test_a_record_may_name_its_signer_only():
     with pytest.raises(RemoteError) as caught:
         parse_record(open_envelope(lie, SCOPE))
     assert caught.value.reason is Reason.MALFORMED
+
+
+def test_records_share_their_regions_label_and_the_process_keeps_none_for_ever():
+    said = [record_statement(epoch=1, version=each, addresses=(), region="-".join(["any", "name"])) for each in (1, 2)]
+    one, other = (parse_record(sealed(each)) for each in said)
+    assert one.region is other.region
+    again = "-".join(["any", "name"])
+    assert sys.intern(again) is again, "it was not interned before, which Python 3.12 does for good"
 
 
 def test_a_record_keeps_to_the_bounds_of_the_wire():
