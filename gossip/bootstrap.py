@@ -35,7 +35,7 @@ from gossip.membership.membership_sync_task import MembershipSync, MemberView, S
 from gossip.membership.private_swarm import PrivateMembership, of_swarm
 from gossip.reachability.dialback import DIALBACK_PROTOCOL
 from gossip.reachability.dialback_task import DialBacks
-from gossip.reachability.probe_task import PROBES_BURST, PROBES_PER_S
+from gossip.reachability.probe_task import PROBES_BURST, PROBES_PER_S, calls_from
 from gossip.session import serve
 from gossip.transport.base import Stream, Transport, TransportError
 from gossip.updates.peer_score import PeerScores
@@ -263,7 +263,8 @@ class BootstrapService:
             if len(self._probing) >= MAX_PROBES:
                 return
             host, network = host_of(address), network_of(address)
-            ripe = self._attempts.due(address, now) and self._hosts.due(host, now) and host not in hosts
+            due = self._hosts.due(host, now) or calls_from(self._transport, peer, address)
+            ripe = self._attempts.due(address, now) and due and host not in hosts
             fair = not network or networks[network] < MAX_PROBES // 4
             if ripe and fair and peer not in self._probing and self._quota.take(peer, now):
                 hosts.add(host)

@@ -19,6 +19,7 @@ from gossip.core.networks import network_of
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import PeerRecord
 from gossip.reachability.dialback import ports_in
+from gossip.transport.base import Transport
 
 MAX_PROBES: Final = 4
 """Probes under way; at most half of them lead to one network, or are of peers that call from one: its silent hosts, or
@@ -27,6 +28,13 @@ those that it names elsewhere, would keep all others waiting."""
 PROBES_BURST: Final = 8
 PROBES_PER_S: Final = 1 / 30
 """Probes per second of a peer: each address of its record once, and two a minute when it changes them all the time."""
+
+
+def calls_from(transport: Transport, peer: PeerId, address: str) -> bool:
+    """Return whether a connection to the peer leads to the host of this address."""
+    port = next(iter(ports_in([address])), None)
+    at = None if port is None else transport.address_at(peer, port)
+    return at is not None and host_of(at) == host_of(address)
 
 
 class AddressProber:
@@ -61,7 +69,9 @@ class AddressProber:
                 for address in record.addresses
                 if self._context.engine.may_dial(address)
                 and self._attempts.due(address, now)
-                and (self._hosts.due(host_of(address), now) or self._calls_from(record.peer, address))
+                and (
+                    self._hosts.due(host_of(address), now) or calls_from(self._context.transport, record.peer, address)
+                )
                 and host_of(address) not in busy
                 and (not (network := network_of(address)) or networks[network] < MAX_PROBES // 2)
             ),
@@ -74,12 +84,6 @@ class AddressProber:
         network_of = self._context.transport.network_of
         network = network_of(peer)
         return network != "" and sum(network_of(each) == network for each in self._probing) >= MAX_PROBES // 2
-
-    def _calls_from(self, peer: PeerId, address: str) -> bool:
-        """Return whether a connection to the peer leads to the host of this address."""
-        port = next(iter(ports_in([address])), None)
-        at = None if port is None else self._context.transport.address_at(peer, port)
-        return at is not None and host_of(at) == host_of(address)
 
     async def _probe(self, peer: PeerId, address: str) -> None:
         try:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gossip.bootstrap import MAX_STREAMS, BootstrapService
 from gossip.bootstrap_state import FRESH_S, MAX_RUNS, MISSES, BootstrapState
+from gossip.core.backoff import host_of
 from gossip.core.digests import digest_of, swarm_id_of
 from gossip.core.envelope import EnvelopeKind, Scope
 from gossip.core.errors import LocalError, Reason, RemoteError
@@ -243,6 +244,25 @@ async def test_a_member_that_is_gone_is_not_told_of_for_ever(autojump_clock):
         await until(lambda: post.service.bootstrap_state.members == 2, timeout_s=3600)
         await trio.sleep(2 * FRESH_S)
         assert post.service.bootstrap_state.members == 2, "those that are there stay"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_host_of_which_lies_were_told_is_probed_when_its_member_calls_from_there(autojump_clock):
+    """Made-up members at the host of somebody who comes later, or others of its link that cannot be reached: newcomers
+    were not told of it for up to an hour."""
+    async with swarm() as it, trio.open_nursery() as nursery:
+        post = Post(it, 900)
+        await nursery.start(post.run)
+        newcomer = it.make(9, peers=(post.address,))
+        host = newcomer.address.partition("/p2p/")[0]
+        for number in range(80):
+            key = Identity(number.to_bytes(2, "big") + bytes(30))
+            lie = record(by=key, addresses=(f"{host}/{number}/p2p/{key.peer_id}",))
+            post.service.bootstrap_state.on_hello(key.peer_id, hello(key, record=lie), trio.current_time())
+            await trio.sleep(12)
+        assert not post.service._hosts.due(host_of(newcomer.address), trio.current_time())
+        await it.launch(newcomer)
+        await until(lambda: post.service.bootstrap_state.members == 1, timeout_s=5)
         nursery.cancel_scope.cancel()
 
 

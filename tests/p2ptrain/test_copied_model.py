@@ -85,7 +85,7 @@ class Around(nn.Module):
         return found
 
 
-live: nn.Module = Around()
+live = Around()
 """A program's model, by a global name."""
 
 
