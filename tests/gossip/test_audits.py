@@ -162,6 +162,17 @@ def test_honest_links_in_any_order_and_of_several_chains_prove_nothing():
     assert all(it.hear(each, follows=n % 2 == 0, members=100, now=0.0).against is None for n, each in enumerate(links))
 
 
+def test_what_was_heard_of_a_stranger_counts_once_it_is_followed():
+    it = LinkAudit()
+    told, other = chain(3, by=STRANGER), chain(3, by=STRANGER, content=b"another")
+    for each in told:
+        it.hear(each, follows=False, members=100, now=0.0)
+    found = it.hear(other[2], follows=True, members=100, now=1.0)
+    assert found.against is not None
+    assert found.against.raw in {each.raw for each in told}
+    assert it.proof_against(STRANGER.peer_id) == (found.against.raw, other[2].raw)
+
+
 def test_where_a_chain_that_ends_had_come_to_is_shown_by_those_who_know_and_passed_on_by_all():
     it = in_a_swarm_of(1000)
     at = next(seq for seq in range(4, 9) if not goes_all_the_way(STRANGER.peer_id, seq, 1000))

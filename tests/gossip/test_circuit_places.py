@@ -102,6 +102,21 @@ async def test_a_relay_with_many_keys_leaves_places_to_others_and_to_our_own_dia
         nursery.cancel_scope.cancel()
 
 
+async def test_handshakes_that_do_not_end_count_among_those_that_a_relay_brings() -> None:
+    """Or silent ones would take all places, for as long as a handshake may take."""
+
+    class Slow(Port):
+        async def upgraded(self, stream: Any, peer: PeerId, *, dials: bool) -> trio.Event:
+            await trio.sleep_forever()
+            raise AssertionError
+
+    async with trio.open_nursery() as nursery:
+        ends = ends_at(Slow())
+        assert ok(await brought(nursery, ends, LIAR, 3 * MAX_CIRCUITS)) == MAX_CIRCUITS_OF_PEER
+        assert ok(await brought(nursery, ends, HONEST, 4)) == 4
+        nursery.cancel_scope.cancel()
+
+
 async def test_what_has_ended_makes_room_for_the_same_relay() -> None:
     port = Port()
     async with trio.open_nursery() as nursery:

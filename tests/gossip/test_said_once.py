@@ -42,7 +42,9 @@ def test_of_things_that_are_forgotten_the_round_is_known(tmp_path):
     assert file.stat().st_size < 4096
 
 
-@pytest.mark.parametrize("content", [b"", b"\x93", b"nonsense", bytes(10_000), b"\x92\x00\x91\x92\xc4\x01a\x00"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x93", b"nonsense", bytes(10_000), b"\x92\x00\x91\x92\xc4\x01a\x00", b"\x93\x00\x90\x00"]
+)
 def test_a_damaged_file_is_one_line_and_nothing_is_said(tmp_path, content):
     file = tmp_path / "said"
     file.write_bytes(content)

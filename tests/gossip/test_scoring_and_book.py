@@ -19,7 +19,9 @@ from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import MAX_HELLO_RECORDS
 from gossip.core.statements import PeerRecord, parse_record
 from gossip.discovery.peerstore import (
+    MAX_FAR,
     MAX_RECORDS,
+    MAX_RECORDS_OF_REGIONS,
     NEAR_DEPTH,
     OF_FAR_REGIONS,
     OF_OWN_REGION,
@@ -246,6 +248,68 @@ def test_hearsay_is_not_handed_on_and_pushes_nobody_out():
     assert len(it) == MAX_RECORDS
     assert {f"known {n}" for n in range(20)} <= {entry.peer for entry in it.known()}
     assert sorted(it.sample(random.Random(1), without=PeerId(""))) == sorted(f"known {n}".encode() for n in range(20))
+
+
+def region_is_near(record: PeerRecord) -> bool:
+    return record.region == "near"
+
+
+def test_a_full_book_of_a_run_with_regions_drops_far_members_beyond_their_places_first():
+    it = PeerStore(needs=region_is_near)
+    for n in range(MAX_FAR + 8):
+        verified(it, f"far {n}", "far")
+    for n in range(MAX_RECORDS + 4):
+        verified(it, f"near {n}", "near")
+    left = {each.peer for each in it.known()}
+    assert len(left) == MAX_RECORDS_OF_REGIONS
+    assert {f"near {n}" for n in range(MAX_RECORDS - 1)} <= left, "far ones that were there before make room"
+    assert sum(each.startswith("far") for each in left) == MAX_FAR, "and then the newest, near as they are"
+
+
+@pytest.mark.parametrize(("others", "dropped"), [(0, "near"), (MAX_FAR, "far")])
+def test_of_a_network_with_too_many_far_members_go_first_where_there_are_too_many_of_these(others: int, dropped: str):
+    """A network's surplus goes first; of it a far member only where far ones have more than their places."""
+    it = PeerStore(needs=region_is_near)
+    crowd = [
+        *(("near", n) for n in range(100)),
+        *(("far", n) for n in range(5)),
+        *(("near", n) for n in range(100, 150)),
+    ]
+    for region, n in crowd:
+        name = f"crowd {region} {n}"
+        it.learn(made_up(name, region), first_hand=True)
+        it.reached(PeerId(name), f"/memory/{name}/p2p/{name}", "203.0.113.0/24")
+    for n in range(others):
+        verified(it, f"far {n}", "far")
+    for n in range(MAX_RECORDS_OF_REGIONS - len(crowd) - others):
+        verified(it, f"near {n}", "near")
+    before = {each.peer for each in it.known()}
+    assert len(before) == MAX_RECORDS_OF_REGIONS
+    verified(it, "late", "near")
+    (gone,) = before - {each.peer for each in it.known()}
+    assert gone.startswith(f"crowd {dropped}")
+
+
+def test_who_gave_its_record_counts_no_more_among_those_that_others_told_of():
+    it = PeerStore()
+    it.learn(made_up("told"), first_hand=False, teller="a liar")
+    it.learn(made_up("told"), first_hand=True)
+    for n in range(MAX_RECORDS):
+        it.learn(made_up(str(n)), first_hand=True)
+    assert PeerId("told") not in {each.peer for each in it.known()}, "the oldest of those that came by themselves"
+
+
+def test_who_has_moved_while_we_were_away_is_no_more_trusted_than_who_says_so():
+    one = Identity(b"\x09" * 32)
+    before, again = PeerStore(), PeerStore()
+    before.learn(opened(record(by=one)), first_hand=True)
+    before.reached(one.peer_id, before.addresses(one.peer_id)[0])
+    assert again.recall(before.dump(), SCOPE) == 1
+    assert again.standing(one.peer_id) is RecordTrust.KEPT
+    moved = opened(record(by=one, version=2, addresses=(f"/memory/victim/p2p/{one.peer_id}",)))
+    again.learn(moved, first_hand=False)
+    assert again.standing(one.peer_id) is RecordTrust.HEARSAY
+    assert not again.established()
 
 
 def test_attempts_back_off_without_giving_up():
