@@ -302,7 +302,7 @@ class FollowingNode:
             begun = self.ranks.begun()
         except RuntimeError as error:  # of the group: a rank is gone, or LONGEST_WAIT is over
             hint = f"see what rank 0 says; it may wait for neighbours (wait_for) for {LONGEST_WAIT} at most"
-            raise RunError("rank 0's node has not begun", hint) from error
+            raise RunError(f"rank 0's node has not begun ({str(error).partition(chr(10))[0]})", hint) from error
         if begun.failed is not None or begun.config is None:
             raise RunError(f"rank 0: {begun.failed}")
         learner = self.ranks.learner = self.learner_of(begun.config, begun.peer_id)

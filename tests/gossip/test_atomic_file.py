@@ -140,8 +140,8 @@ def test_what_cannot_be_written_names_the_file(tmp_path: Path) -> None:
 
 
 def test_nobody_else_writes_beside_and_renames() -> None:
-    """Others that may: checkpoints are folders, the event log rotates, a benchmark's results and a privacy ledger are
-    appended; a spool folder's files are messages."""
+    """Others that may: checkpoints and exports are folders, the event log rotates, a benchmark's results and a privacy
+    ledger are appended; a spool folder's files are messages."""
     root = Path(__file__).parents[2]
     found = {
         str(path.relative_to(root))
@@ -152,6 +152,7 @@ def test_nobody_else_writes_beside_and_renames() -> None:
     assert found == {
         "gossip/core/atomic_file.py",
         "node/training/checkpoint.py",
+        "node/training/model_export.py",
         "node/events/log.py",
         "node/bench/swarm/results.py",
         "node/doctor/relay_checks.py",

@@ -53,7 +53,7 @@ class Circuit:
         circuits = self.near.transport._circuits
         stream = await self.near.transport.open_stream(self.relay.peer_id, PIPE)
         assert await receive_message(stream, PATIENCE_S)  # that the far end takes the circuit
-        await circuits._add(await circuits._upgraded(stream, self.far.peer_id, dials=True))
+        await circuits._add(await circuits._upgraded(stream, self.far.peer_id, dials=True), None)
 
 
 @asynccontextmanager
