@@ -66,7 +66,8 @@ class SaidOnce:
         except OSError as error:
             raise LocalError(f"cannot read {self._what}, {self._path}: {error.strerror}") from error
         except RemoteError as error:
-            raise LocalError(f"{self._path} does not say {self._what}: {error}") from error
+            why = f"{self._path} does not say {self._what} ({error})"
+            raise LocalError(f"{why}: put back what it was, or begin with a new run folder") from error
         return said, floor
 
     def _write(self, said: dict[Digest, int], floor: int) -> None:

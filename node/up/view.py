@@ -129,15 +129,15 @@ class PlainView:
 
     def _round_line(self, reached: int) -> str:
         held_out = common_evaluation(self._nodes)
-        nodes = [node for node in self._nodes if node.train_loss is not None]
+        losses = [node.train_loss for node in self._nodes if node.train_loss is not None]  # withheld by a privatizer
         parts = [
             f"round {text.progress(reached, max(node.rounds for node in self._nodes))}",
-            f"loss {text.loss(mean([node.train_loss for node in nodes]))}",
+            f"loss {text.loss(mean(losses))}",
             f"eval {text.loss(None if held_out is None else held_out[1])}",
-            f"{text.amount(sum(node.tokens_per_s for node in nodes))} tokens/s",
-            f"sent {text.size(sum(node.bytes_sent or 0 for node in nodes))}",
-            f"accepted {sum(node.accepted for node in nodes)}",
-            f"rejected {sum(node.rejected for node in nodes)}",
+            f"{text.amount(sum(node.tokens_per_s for node in self._nodes))} tokens/s",
+            f"sent {text.size(sum(node.bytes_sent or 0 for node in self._nodes))}",
+            f"accepted {sum(node.accepted for node in self._nodes)}",
+            f"rejected {sum(node.rejected for node in self._nodes)}",
         ]
         return "  ".join(parts)
 

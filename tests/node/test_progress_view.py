@@ -223,6 +223,18 @@ def test_plain_output_is_a_line_a_round_of_the_swarm():
     assert "13.6k tokens/s" in lines[2]
 
 
+def test_what_nodes_send_and_take_is_told_where_their_losses_are_withheld():
+    node, stream = NodeProgress("node-0"), io.StringIO()
+    with PlainView(stream, [node]) as view:
+        for event in node_events(0, rounds=1):
+            told = typed({**event, "train_loss": None} if "train_loss" in event else event)
+            node.observe(told)
+            view.event(node.name, told)
+    assert node.train_loss is None
+    assert "loss -" in stream.getvalue()
+    assert " 0 tokens/s" not in stream.getvalue()
+
+
 def test_the_last_line_waits_for_the_evaluations_of_the_last_round_and_no_stale_one_counts():
     nodes, stream = [NodeProgress("node-0"), NodeProgress("node-1")], io.StringIO()
     with PlainView(stream, nodes) as view:
