@@ -199,6 +199,25 @@ class JoinedNode:
         self._join()
         self._check()
 
+    def finish_paid_round(self) -> None:
+        """Do for the round whose move was released last what it asks of the thread that trains, once the budget of
+        privacy is spent: until it is closed, or for as long as a round may take. Raises P2PTrainError where the node
+        has failed."""
+        if self._ending or not self.is_here:
+            return
+        over = threading.Event()
+        try:
+            with suppress(trio.RunFinishedError):  # just now
+                self._tell(partial(self._begin_telling_settled, over))
+            if self.executor.serve_until(over.is_set):
+                return
+        except BaseException:  # Ctrl-C
+            self.stop(cut_short=True)
+            raise
+        self._ending = True
+        self._join()
+        self._check()
+
     @property
     def has_trained(self) -> bool:
         """Whether a step was counted in this process."""
@@ -478,9 +497,18 @@ class JoinedNode:
         """Wait for the round whose move was released last, for as long as a round may take, and end."""
         assert self.node is not None
         with trio.move_on_after(LAST_ROUND_S):
-            await self.node.state.training_over.wait()  # its steps are done, and it may not be being closed yet
-            await self.node.state.until_closed()
+            await self.node.state.settled.wait()
         self._set_stop()
+
+    def _begin_telling_settled(self, over: threading.Event) -> None:
+        trio.lowlevel.spawn_system_task(self._tell_settled, over)
+
+    async def _tell_settled(self, over: threading.Event) -> None:
+        assert self.node is not None
+        with trio.move_on_after(LAST_ROUND_S):
+            await self.node.state.settled.wait()
+        over.set()
+        self.executor.wake()
 
     def _check(self) -> None:
         """Raise what the node has failed with: one line, with what to do, in place of the node's own traceback."""

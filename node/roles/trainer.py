@@ -668,6 +668,7 @@ async def _train_and_synchronize(node: Node, *, resumed: bool) -> None:
             nursery.start_soon(train, node, phases, name="train")
             nursery.start_soon(synchronize, node, closing, name="synchronize")
         await node.executor.drive(node.inner.settling())
+        node.state.settled.set()
         if is_spent(node):
             await serve_on(node)
         node.journal.training_ended()

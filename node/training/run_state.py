@@ -67,6 +67,8 @@ class RunState:
     """Set when the next round is entered."""
     training_over: trio.Event = field(default_factory=trio.Event)
     """Set once the last phase has ended and nobody takes a step any more; its round may still be being closed."""
+    settled: trio.Event = field(default_factory=trio.Event)
+    """Set once that round is closed as well, and its correction is applied."""
     held: Callable[[], bool] = lambda: False
     """Whether training is to stand still: a phase with any steps ends then, once it may."""
     shift_factor: float = 1.0

@@ -242,7 +242,8 @@ class Swarm:
 
     def private_gradients(self, loss: Loss, examples_at: ExamplesAt, count: int) -> Iterator[int]:
         """Yield the number of each step once its private gradient is in `.grad` of the trained parameters (DP-SGD):
-        the loop's turn is to step its optimizer, once. Ends with the budget, or with the run. With
+        the loop's turn is to step its optimizer, once. Ends with the budget, once the round that was paid for last
+        is closed (after half a minute at most), or with the run. With
         `privacy.privatizer = "example"`.
 
             for _ in swarm.private_gradients(loss, lambda rows: (images[rows], labels[rows]), len(images)):
@@ -283,6 +284,9 @@ class Swarm:
                     )
             else:
                 self._stepped()  # the steps that the round under way has are all that it gets
+        if self._joined is node and node.budget_spent:
+            with self._turn.lent():
+                node.finish_paid_round()
 
     @property
     def epsilon(self) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import trio
 from test_join import ALONE, WEIGHTS, loss_of, model_of, told, until
 from test_join_private import joined, killed, node_of, vector
 from torch import nn
@@ -72,7 +73,7 @@ def test_the_loop_ends_with_its_budget_and_the_node_serves_on(tmp_path: Path) ->
         assert train(swarm, optimizer) == 0
         with pytest.raises(UsageError, match="has no private gradient"):
             optimizer.step()
-        until(lambda: sum(fields["steps"] for fields in told(swarm, "round")) == steps)
+        assert sum(fields["steps"] for fields in told(swarm, "round")) == steps, "the last round is closed"
         own_id = swarm.peer_id
         newcomer, _ = joined(model_of(), tmp_path / "new", peers=swarm.addresses, wait_for=1)
         with newcomer:
@@ -92,6 +93,24 @@ def test_the_loop_ends_with_its_budget_and_the_node_serves_on(tmp_path: Path) ->
     assert words["how many examples a step drew"] == "withheld"
     assert words["buffers, such as running means"] == "withheld"
     assert words["the model that `join` is given"] == "public"
+
+
+def test_a_loop_that_its_budget_ends_has_its_last_round_closed_however_long_that_takes(tmp_path: Path) -> None:
+    """The correction is applied by the loop's own thread: the round stayed open, and the node said to nobody that it is
+    paused, for as long as the loop did something else."""
+    swarm, optimizer = joined(model_of(), tmp_path / "run", settings={**PRIVATE, "privacy.epsilon": 2.0})
+    with swarm:
+        averager = node_of(swarm).averager
+        at_once = averager.close
+
+        async def slowly(*args: Any, **kwargs: Any) -> Any:
+            await trio.sleep(0.3)
+            return await at_once(*args, **kwargs)
+
+        averager.close = slowly  # type: ignore[method-assign]
+        steps = train(swarm, optimizer)
+        assert sum(fields["steps"] for fields in told(swarm, "round")) == steps
+        assert node_of(swarm).state.settled.is_set(), "it serves on from here, as one that is paused"
 
 
 def test_it_goes_on_by_its_run_folder_with_what_was_spent(tmp_path: Path) -> None:

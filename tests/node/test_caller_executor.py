@@ -103,6 +103,24 @@ def test_a_caller_that_serves_runs_everything_until_the_end() -> None:
     assert found == [9]
 
 
+def test_a_caller_serves_until_it_is_over_and_runs_what_there_is_by_then() -> None:
+    executor, over, ran = CallerExecutor(), threading.Event(), list[tuple[int, int]]()
+    ended = threading.Event()
+
+    async def main() -> None:
+        await executor.drive(counting(2, ran))
+        over.set()
+        executor.wake()
+        await trio.to_thread.run_sync(ended.wait)
+
+    thread, _ = in_loop(main, executor)
+    assert executor.serve_until(over.is_set), "there may be more"
+    assert len(ran) == 2
+    ended.set()
+    thread.join(5)
+    assert not executor.serve_until(lambda: False), "the loop has ended"
+
+
 def test_offloaded_work_does_not_wait_for_the_caller() -> None:
     executor = CallerExecutor()
 

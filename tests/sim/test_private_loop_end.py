@@ -77,4 +77,7 @@ async def test_steps_whose_round_does_not_close_yet_are_waited_for_too(autojump_
         assert not stop.is_set(), "their round is being closed"
         state.enter_round(state.round + 1)
         await trio.sleep(1)
+        assert not stop.is_set(), "its correction is not applied"
+        state.settled.set()
+        await trio.sleep(1)
         assert stop.is_set()

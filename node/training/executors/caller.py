@@ -88,8 +88,19 @@ class CallerExecutor(ThreadExecutor):
 
     def serve(self) -> None:
         """Run all work until `close`: the caller takes no more steps, and work that waits for one finds that out."""
-        while self._next():
+        self.serve_until(lambda: False)
+
+    def serve_until(self, over: Callable[[], bool]) -> bool:
+        """Run all work until `over`, which is asked again at each `wake`, and there is none. Return False where there
+        will be no more."""
+        while self._next(over):
             self._run_part()
+        return not self._closed
+
+    def wake(self) -> None:
+        """Have the caller ask again whether it is over. Any thread may call it."""
+        with self._change:
+            self._change.notify_all()
 
     def forsake(self) -> None:
         """Fail the work in whose midst the caller was interrupted, if any: where it was not cancelled, somebody still
@@ -134,9 +145,9 @@ class CallerExecutor(ThreadExecutor):
                 raise
             return True
 
-    def _next(self) -> bool:
+    def _next(self, over: Callable[[], bool] = lambda: False) -> bool:
         with self._change:
-            while self._work is None and not self._closed:
+            while self._work is None and not self._closed and not over():
                 self._change.wait()
             return self._work is not None
 
