@@ -1,8 +1,9 @@
 """Our own chain: we sign its links, keep the last few with their payloads, and offer snapshots.
 
-Memory holds the history, the refinements of the newest link, and two snapshots: the newest, and the one before, which a
-slow puller may still be reading. A snapshot that nobody asked for makes room for the next. Everything older is dropped
-at once, so that a node holds as much at round 60 as at round 20.
+Memory holds the history, the refinements of the newest link, and two snapshots: the newest, and the one that the newest
+mark names or, where that is too old, the one before, which a slow puller may still be reading. A snapshot that nobody
+asked for makes room for the next. Everything older is dropped at once, so that a node holds as much at round 60 as at
+round 20.
 """
 
 from collections import deque
@@ -57,6 +58,8 @@ class Publisher:
         """The addresses of the newest link's refinements, coarsest first. Two are alike where nothing is left out."""
         self._links: deque[UpdateHeader] = deque()
         self._offers: deque[SnapshotOffer] = deque()
+        self._marked: tuple[int, int] | None = None
+        """The place of our newest link that names the state after it."""
         self._wanted: set[Digest] = set()
         """Addresses of the offers that were given to a peer."""
 
@@ -85,6 +88,7 @@ class Publisher:
         while self._offers:
             self._let_go(self._offers.popleft().address)
         self._wanted.clear()
+        self._marked = None
         self._drop_layers()
         self._links.append(link)
         return link
@@ -138,6 +142,7 @@ class Publisher:
         while len(self._links) > self._history:
             self._let_go(self._links.popleft().address)
         if state is not None:
+            self._marked = link.place
             self._offer(link, state)
         return link
 
@@ -171,26 +176,38 @@ class Publisher:
             size=payload.manifest.size,
         )
         offer = parse_snapshot_offer(seal(self._identity, self._scope, statement))
-        wanted = [held for held in self._offers if held.address in self._wanted][1 - SNAPSHOTS_HELD :]
+        wanted = [held for held in self._offers if held.address in self._wanted]
+        # What the newest mark names stays, asked for or not: a witness expects it, also after a later one was cut.
+        marks = [held for held in self._offers if held.place == self._marked and self._is_recent(held)]
+        kept = (marks or wanted)[1 - SNAPSHOTS_HELD :]
         for held in self._offers:
-            if held not in wanted:
+            if not any(held is each for each in kept):
                 self._let_go(held.address)
-        self._offers = deque((*wanted, offer))
-        self._wanted.intersection_update(held.address for held in wanted)
+        self._offers = deque((*kept, offer))
+        self._wanted.intersection_update(held.address for held in kept)
         return offer
 
     def held_offer(self, epoch: int, seq: int) -> SnapshotOffer | None:
-        """Return a snapshot at (epoch, seq) or later that still leads to our head. Raises RemoteError before an
-        epoch."""
+        """Return a snapshot at (epoch, seq) or later that still leads to our head: the one that the newest mark names,
+        if it is among them. Raises RemoteError before an epoch."""
         newest = self.newest
         if newest is None or (epoch, seq) > newest.place:
             raise RemoteError(Reason.UNAVAILABLE, "there is no such link yet")
-        reusable = min(REUSE_WITHIN, self._history - 1)
-        for offer in reversed(self._offers):
-            if offer.place >= (epoch, seq) and newest.seq - offer.seq <= reusable:
-                self._wanted.add(offer.address)
-                return offer
-        return None
+        asked = epoch, seq
+        fit = [it for it in self._offers if it.place >= asked and self._is_recent(it) and not self._is_owed(it, asked)]
+        if not fit:
+            return None
+        offer = max(fit, key=lambda it: it.place)
+        self._wanted.add(offer.address)
+        return offer
+
+    def _is_recent(self, offer: SnapshotOffer) -> bool:
+        return self._require().seq - offer.seq <= min(REUSE_WITHIN, self._history - 1)
+
+    def _is_owed(self, offer: SnapshotOffer, asked: tuple[int, int]) -> bool:
+        """Return whether witnesses expect an earlier one in its place (neighbour.py: `witness`)."""
+        marked = self._marked
+        return marked is not None and asked <= marked < offer.place and offer.seq - marked[1] <= REUSE_WITHIN
 
     def is_offer(self, address: Digest) -> bool:
         """Return whether this blob is a snapshot or a snapshot base."""

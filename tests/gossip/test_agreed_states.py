@@ -9,7 +9,9 @@ from gossip.blobs.attestation import overruled
 from gossip.blobs.attestation_task import ASK_S
 from gossip.core.errors import Reason
 from gossip.core.ids import Digest
-from gossip.core.limits import CHUNK_BYTES, MARK_EVERY
+from gossip.core.limits import CHUNK_BYTES, KIB, MARK_EVERY
+from gossip.core.messages import SnapshotRequest
+from gossip.session import ask_once
 
 A, B, C = (Digest(bytes([letter]) * 32) for letter in b"abc")
 
@@ -123,6 +125,19 @@ async def test_a_snapshot_that_its_author_owes_to_nobody_is_taken_at_its_word(au
         one = await newcomer_to(it, nodes)
         await until(lambda: all(one.follows(node) for node in nodes))
         assert snapshots_in(one) == [2 * MARK_EVERY - 1] * 3
+
+
+async def test_a_neighbour_that_asks_for_the_newest_models_sets_no_newcomer_against_their_authors(autojump_clock):
+    async with swarm() as it:
+        members = await trained_swarm(it, 4, chunks=1, large=0)
+        context = members[3].service._context
+        for member in members[:3]:
+            newest = SnapshotRequest(epoch=member.service.head.epoch, seq=ROUNDS)
+            await ask_once(context.transport, member.peer, newest, context.config.request_timeout_s, KIB)
+        one = await newcomer_to(it, members)
+        await until(lambda: all(one.follows(member) for member in members))
+        assert not one.service.stats.rejected
+        assert snapshots_in(one) == [MARK_EVERY] * 4
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from gossip.core.envelope import open_envelope
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.limits import MARK_EVERY
 from gossip.core.statements import UpdateHeader, parse_update_header
+from gossip.updates.neighbour import Neighbour
 from gossip.updates.publisher import REUSE_WITHIN, SNAPSHOTS_HELD, Payload, Publisher
 
 
@@ -118,6 +119,36 @@ def test_the_newest_mark_is_offered_until_the_next_and_held_alone_while_nobody_a
     marked(it, range(12 * MARK_EVERY + 2, 13 * MARK_EVERY + 1))
     assert first.address not in it.blobs
     assert len(it.blobs) == 8 + SNAPSHOTS_HELD
+
+
+def test_a_later_snapshot_takes_no_marks_place_for_those_who_asked_from_before_it():
+    it, neighbour = Publisher(ALICE, SCOPE, history=8, max_payload_bytes=1000), Neighbour(ALICE.peer_id, 0.0)
+    follow(neighbour, it.begin(epoch=7, round=0, base=GENESIS))
+
+    def agreed(seq: int) -> int:
+        """The seq of what is offered from `seq` on; a witness finds nothing wrong with it."""
+        offer = it.held_offer(7, seq) or it.offer(it.head(), payload(b"state %d" % it.newest.seq))
+        assert neighbour.witness(7, offer.seq, seq) in (None, offer.address)
+        return offer.seq
+
+    for seq in range(1, 2 * MARK_EVERY + 1):
+        state = payload(b"state %d" % seq) if seq == MARK_EVERY else None
+        data = payload(b"delta %d" % seq)
+        follow(neighbour, it.extend(round=seq, codec="q2", payload=data, steps=10, tokens=640, state=state))
+        if seq > MARK_EVERY:
+            assert agreed(seq) == seq, "a liar may ask for the newest at every link"
+            assert [agreed(least) for least in range(MARK_EVERY + 1)] == [MARK_EVERY] * (MARK_EVERY + 1)
+    follow(neighbour, extend(it, 2 * MARK_EVERY + 1))
+    assert agreed(MARK_EVERY + 1) == 2 * MARK_EVERY, "its mark is too old, and nobody owes that any more"
+    assert agreed(MARK_EVERY) == 2 * MARK_EVERY + 1, "what was cut beside the mark is not for who may expect the mark"
+    assert len(it.blobs) == 8 + SNAPSHOTS_HELD
+
+
+def follow(neighbour: Neighbour, link: UpdateHeader) -> None:
+    neighbour.chain.learn(link)
+    neighbour.accepted(link)
+    if link.body.state is not None:
+        neighbour.marked(link.place, link.body.state)
 
 
 def test_who_holds_too_few_links_for_a_mark_to_lead_on_names_none():
