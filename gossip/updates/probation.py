@@ -45,7 +45,9 @@ class Probation:
     def round_closed(self, here: Collection[PeerId]) -> None:
         """Note that a round of ours closed with these neighbours."""
         for peer in self._contributed.keys() & set(here):
-            self._set(peer, self.served(peer) + 1)
+            self._served[peer] = min(self._rounds, self.served(peer) + 1)
+            self._served.move_to_end(peer)
+        self._forget(besides=set(here))
         self._contributed.clear()
         if not self.begun:
             self.begun = True
@@ -74,9 +76,10 @@ class Probation:
         without = set(waiting[self._seats :])
         return [peer for peer in peers if peer not in without]
 
-    def _set(self, peer: PeerId, served: int) -> None:
-        self._served[peer] = min(self._rounds, served)
-        self._served.move_to_end(peer)
+    def _forget(self, besides: Collection[PeerId]) -> None:
+        """Forget who has served least, and of these the longest untouched: none that is here, or where all others have
+        served in full, nobody who comes now would ever count in full."""
         while len(self._served) > MAX_REMEMBERED:
+            gone = (peer for peer in self._served if peer not in besides)
             # A crowd that comes and goes replaces its own entries, and none that has served longer.
-            del self._served[min(self._served, key=self.served)]
+            del self._served[min(gone, key=self.served, default=next(iter(self._served)))]

@@ -73,6 +73,27 @@ def test_a_crowd_that_comes_and_goes_pushes_out_nobody_who_has_served_longer() -
     assert all(map(it.established, NEW))
 
 
+def test_who_comes_after_many_have_served_is_counted_in_full_all_the_same() -> None:
+    it = begun()
+    for number in range(MAX_REMEMBERED):
+        peer = PeerId(f"gone{number}")
+        for _ in range(ROUNDS):
+            it.contributed(peer)
+            it.round_closed([peer])
+    serve(it, NEW, ROUNDS)
+    assert all(map(it.established, NEW))
+    assert len(it) == MAX_REMEMBERED
+    assert it.established(PeerId(f"gone{MAX_REMEMBERED - 1}")), "the longest gone make room"
+
+
+def test_more_neighbours_than_are_remembered_are_no_error() -> None:
+    it, many = begun(), [PeerId(f"many{number}") for number in range(MAX_REMEMBERED + 2)]
+    for peer in many:
+        it.contributed(peer)
+        it.round_closed(many)
+    assert len(it) == MAX_REMEMBERED
+
+
 @given(st.lists(st.lists(st.sampled_from([*OLD, *NEW]), max_size=12), max_size=20), st.integers(0, 4))
 def test_at_most_so_many_seats_are_theirs_whoever_serves_when(history, seats) -> None:
     it = begun(seats)
