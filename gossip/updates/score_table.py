@@ -18,7 +18,8 @@ BAN_S: Final = 3600.0
 """An hour: a repaired node comes back within a run, and an attacker can do 100 points' worth of harm in an hour."""
 
 MAX_SCORED_PEERS: Final = 1024
-"""Peers with points or a ban; beyond it the longest untouched one that is not banned is forgotten."""
+"""Peers with points or a ban; beyond it the longest untouched one that is not banned is forgotten, and where all are
+banned the longest untouched ban: keys cost nothing, so who has made a thousand needs no old one."""
 
 POINTS: Final[dict[Reason, float]] = {
     Reason.EQUIVOCATION: 1000.0,  # proved
@@ -76,7 +77,7 @@ class ScoreTable:
         if record.points >= BAN_AT:
             forever = reason is Reason.EQUIVOCATION or record.banned_until == float("inf")
             record.banned_until = float("inf") if forever else now + BAN_S
-        self._shrink(now)
+        self._shrink(peer, now)
         return newly
 
     def inherit(self, successor: PeerId, peer: PeerId) -> None:
@@ -98,10 +99,12 @@ class ScoreTable:
         record = self._records.get(peer)
         return record is not None and record.banned_until > now
 
-    def _shrink(self, now: float) -> None:
+    def _shrink(self, charged: PeerId, now: float) -> None:
+        """Forget one peer where there are too many, but not the one just charged: where all others are banned, its
+        points would never add up to a ban. Then the longest untouched ban goes."""
         if len(self._records) <= MAX_SCORED_PEERS:
             return
-        loose = (peer for peer, record in self._records.items() if record.banned_until <= now)
+        loose = (peer for peer, it in self._records.items() if it.banned_until <= now and peer != charged)
         del self._records[next(loose, next(iter(self._records)))]
 
 

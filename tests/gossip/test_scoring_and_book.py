@@ -77,6 +77,18 @@ def test_scores_are_bounded_and_bans_outlast_small_offences():
     assert it.banned(PEER, 1e6)
 
 
+def test_a_table_full_of_bans_still_bans_who_offends():
+    it = ScoreTable()
+    for n in range(MAX_SCORED_PEERS):
+        it.charge(PeerId(str(n)), Reason.EQUIVOCATION, float(n))
+    now = float(MAX_SCORED_PEERS)
+    assert [it.charge(PEER, Reason.FORGED, now) for _ in range(2)] == [False, True]
+    assert it.banned(PEER, now)
+    assert len(it) == MAX_SCORED_PEERS
+    assert not it.banned(PeerId("0"), now), "the longest untouched ban has made room"
+    assert all(it.banned(PeerId(str(n)), now) for n in range(1, MAX_SCORED_PEERS))
+
+
 @given(st.lists(st.sampled_from(Reason), max_size=60))
 def test_nobody_is_banned_below_the_threshold(reasons):
     it = ScoreTable()
