@@ -111,11 +111,12 @@ class Follower:
         if self._layer is not None:
             self._layer[1].cancel()
 
-    def answer(self, update: Update, error: RemoteError | None) -> None:
-        """Handle the runtime's verdict. It is void for an update that is no longer in flight (the peer came back)."""
+    def answer(self, update: Update, error: RemoteError | None) -> bool:
+        """Handle the runtime's verdict. Return False, and do nothing, for an update that is no longer in flight (the
+        peer came back)."""
         flight = self._in_flight
         if flight is None or flight.update is not update:
-            return
+            return False
         self._in_flight = None
         flight.accepted = error is None
         if isinstance(flight.what, FetchLayer):
@@ -125,6 +126,7 @@ class Follower:
         else:
             self._engine.rejected(flight.what, error, trio.current_time())
         flight.answered.set()
+        return True
 
     def _layer_answered(self, work: FetchLayer, error: RemoteError | None) -> None:
         """A refused refinement costs its author as a payload does. The update that it refines stays."""
@@ -359,10 +361,13 @@ class Followers:
             follower.stop_refining()
 
     def answer(self, update: Update, error: RemoteError | None) -> None:
-        """Pass on the runtime's verdict on an update of a neighbour."""
+        """Pass on the runtime's verdict on an update of a neighbour. Of a peer that was lost meanwhile it is void, but
+        a refusal is charged all the same: a liar could else leave before each and be judged by none. `protocol` is not:
+        the runtime may have forgotten the peer, and so have nothing that its update fits."""
         follower = self._all.get(update.peer)
-        if follower is not None:
-            follower.answer(update, error)
+        in_flight = follower is not None and follower.answer(update, error)
+        if not in_flight and error is not None and error.reason is not Reason.PROTOCOL:
+            self._context.engine.offence(update.peer, error, trio.current_time())
 
     def queues(self) -> dict[QueueName, int]:
         """Return how many updates wait for the runtime or are processed by it, and how many blobs are being fetched."""

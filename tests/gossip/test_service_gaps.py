@@ -5,6 +5,7 @@ import trio
 import trio.lowlevel
 from gossip_swarm import CONFIG, all_follow, play, seqs, swarm, until
 
+from gossip.core.errors import Reason
 from gossip.transport.memory.network import LinkQuality
 
 DEAF = LinkQuality(loss=1.0)
@@ -115,6 +116,31 @@ async def test_a_runtime_that_is_busy_gets_one_update_of_a_peer_at_a_time(autoju
         assert other.service.stats.payload_bytes_received == len(one.history[0])
         other.ready.set()
         await until(lambda: other.follows(one))
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("reason", [Reason.NONFINITE, Reason.PROTOCOL])
+async def test_who_leaves_before_the_verdict_is_charged_but_not_for_what_we_have_forgotten(
+    reason, back, autojump_clock
+):
+    async with swarm() as it:
+        one, other = await it.start_all(2)
+        other.ready = trio.Event()
+        other.verdict = lambda update: reason if update is other.received[1] else None
+        await one.publish(1)
+        await until(lambda: seqs(other, one) == [0, 1])
+        it.network.cut(one.peer, other.peer)
+        await until(lambda: not other.service.neighbours())
+        if back:
+            it.network.heal()
+            await until(lambda: one.peer in other.service.neighbours())
+        other.ready.set()
+        await trio.sleep(0.01)
+        charged = {} if reason is Reason.PROTOCOL else {(one.peer, reason): 1}
+        assert other.service.stats.rejected == charged
+        it.network.heal()
+        await until(lambda: other.follows(one))
+        assert other.service.neighbours()[one.peer].score == (0 if not charged else pytest.approx(34, rel=0.2))
 
 
 async def test_a_verdict_on_an_update_of_before_a_reconnection_is_void(autojump_clock):
