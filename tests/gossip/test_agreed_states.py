@@ -3,15 +3,18 @@
 import pytest
 import trio
 from gossip_joiners import ROUNDS, snapshots_in, trained_swarm
+from gossip_samples import ALICE, chain
 from gossip_swarm import FakeRuntime, Swarm, all_follow, play, swarm, until
 
 from gossip.blobs.attestation import overruled
 from gossip.blobs.attestation_task import ASK_S
+from gossip.core.digests import NO_DIGEST
 from gossip.core.errors import Reason
 from gossip.core.ids import Digest
 from gossip.core.limits import CHUNK_BYTES, KIB, MARK_EVERY
 from gossip.core.messages import SnapshotRequest
 from gossip.session import ask_once
+from gossip.updates.neighbour import Neighbour
 
 A, B, C = (Digest(bytes([letter]) * 32) for letter in b"abc")
 
@@ -37,6 +40,22 @@ A, B, C = (Digest(bytes([letter]) * 32) for letter in b"abc")
 )
 def test_more_than_half_and_more_than_the_liars_overrule_an_author(said, waiting, verdict):
     assert overruled(A, said, 1, waiting) is verdict
+
+
+def test_a_witness_speaks_of_what_it_has_applied_and_of_a_mark_that_was_asked_for():
+    peer, last = Neighbour(ALICE.peer_id, 0.0), MARK_EVERY + 1
+    for each in chain(last + 1):
+        peer.chain.learn(each)
+        peer.accepted(each)
+    peer.marked((1, MARK_EVERY), A)
+    assert peer.witness(1, MARK_EVERY, 0) == A
+    assert peer.witness(1, last, MARK_EVERY) == NO_DIGEST, "the marked state was due"
+    assert peer.witness(1, last, last) is None, "it was asked for a later one than the mark"
+    assert peer.witness(1, last + 1, 0) is None, "it has not come so far"
+    assert peer.witness(2, last, 0) is None
+    peer.marked((1, MARK_EVERY), None)
+    assert peer.witness(1, MARK_EVERY, 0) is None, "it was not computed"
+    assert peer.witness(1, last, 0) is None
 
 
 def liar(node: FakeRuntime, *, marks: bool = True) -> None:

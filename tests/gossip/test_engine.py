@@ -262,6 +262,14 @@ def test_a_goodbye_ends_it_and_is_not_dialled_after(it):
     assert caught.value.reason is Reason.FORGED
 
 
+def test_who_comes_back_after_a_goodbye_may_be_dialled_when_it_is_lost_again(it):
+    it.on_goodbye(A, goodbye(), 0.0)
+    it.on_hello(A, hello(), 1.0)
+    it.peer_lost(A, 2.0)
+    assert A not in it.neighbours
+    assert it.mesh.dialable(A, 2.0)
+
+
 def test_a_liars_round_moves_nothing(it):
     it.on_hello(C, hello(CAROL), 0.0)
     for key, at in ((ALICE, 3), (BOB, 4), (CAROL, 10**9)):

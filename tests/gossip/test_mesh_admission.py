@@ -143,6 +143,18 @@ def test_a_crowded_network_pushes_nobody_out_by_the_rings_or_by_being_lonely():
         assert made.admission(newcomer(group="S", known=SHARE, **changes)) is not None
 
 
+def test_nor_takes_the_place_of_one_that_only_said_hello():
+    table = [*several("a", 5), *several("hello", 3, verified=False)]
+    assert held(table).admission(newcomer(group="S", known=SHARE + 1)) is None
+    assert evicted(held(table).admission(newcomer(group="S", known=SHARE))) == "hello 2"
+
+
+def test_one_beyond_its_networks_share_takes_no_place_of_anothers_surplus():
+    table = [*several("s", SHARE, "S"), *several("t", SHARE + 1, "T"), *several("a", 3)]
+    assert held(table).admission(newcomer(group="S", known=SHARE + 1)) is None
+    assert evicted(held(table).admission(newcomer())) == f"t {SHARE}"
+
+
 def test_a_lonely_one_of_a_crowded_network_may_have_the_place_of_one_of_the_same():
     table = [*several("a", 7), occupant("s", "S")]
     assert evicted(held(table, **WIDE).admission(newcomer(group="S", known=20, lonely=True))) == "s"
@@ -173,6 +185,11 @@ def test_who_calls_first_and_most_often_has_half_of_the_places_while_we_dial_oth
     assert held([*callers, *several("ours", 4)][1:], others=4).admission(call) == NeighbourAdmission()
 
 
+def test_a_place_kept_for_those_whom_we_dial_goes_to_a_caller_that_the_rings_put_beside_us():
+    callers = held(several("call", 4, dialled_us=True), others=4)
+    assert callers.admission(newcomer(dialled_us=True, wanted=True)) == NeighbourAdmission()
+
+
 @pytest.mark.parametrize("others", [0, 1, 3])
 def test_nothing_is_kept_for_those_who_are_not_there(others):
     """Five callers of nine members: the other three fit as well."""
@@ -200,6 +217,14 @@ def test_but_no_lonely_newcomer_has_their_places():
     table = several("a", 8, settled=False)
     chosen = {evicted(replace(held(table), rng=random.Random(n)).admission(newcomer(lonely=True))) for n in range(50)}
     assert chosen == {"a 6", "a 7"}
+
+
+def test_nor_that_of_one_whom_the_rings_put_beside_us_while_another_may_go():
+    table = [*several("a", 6), occupant("ring", wanted=True), occupant("loose")]
+    draws = [replace(held(table, **WIDE), rng=random.Random(n)) for n in range(50)]
+    assert {evicted(each.admission(newcomer(lonely=True))) for each in draws} == {"loose"}
+    only = held([*several("a", 6), *several("ring", 2, wanted=True)], **WIDE)
+    assert evicted(only.admission(newcomer(lonely=True))) in {"ring 0", "ring 1"}
 
 
 def test_neither_goes_faster_than_its_rate():

@@ -10,10 +10,11 @@ from private_swarm import met, private_swarm
 from gossip.core.digests import NO_DIGEST
 from gossip.core.envelope import seal
 from gossip.core.errors import LocalError, Reason
+from gossip.core.ids import PeerId
 from gossip.core.messages import FindRequest, PartRequest, Refused
 from gossip.core.statements import Stage, part_statement, record_statement
 from gossip.membership import Role
-from gossip.updates.roles import MAX_LISTENERS
+from gossip.updates.roles import MAX_LISTENERS, Roles
 
 LISTENERS = (Role.OBSERVER, Role.RELAY)
 
@@ -150,3 +151,10 @@ async def test_a_listener_has_no_part_in_exchanges_and_is_found_by_nobody(autoju
 
 def known(node):
     return {record.peer for record in node.service._engine.peerstore.known()}
+
+
+@pytest.mark.parametrize("ours", list(Role))
+def test_only_a_trainer_has_something_for_listeners(ours: Role) -> None:
+    me, other = PeerId("me"), PeerId("other")
+    roles = Roles(me, lambda peer: ours if peer == me else Role.OBSERVER)
+    assert roles.takes(other, 0.0, 30.0) is (ours is Role.TRAINER)

@@ -142,6 +142,11 @@ def test_a_later_snapshot_takes_no_marks_place_for_those_who_asked_from_before_i
     assert agreed(MARK_EVERY + 1) == 2 * MARK_EVERY, "its mark is too old, and nobody owes that any more"
     assert agreed(MARK_EVERY) == 2 * MARK_EVERY + 1, "what was cut beside the mark is not for who may expect the mark"
     assert len(it.blobs) == 8 + SNAPSHOTS_HELD
+    marked(it, range(it.newest.seq + 1, 3 * MARK_EVERY + 1))
+    it.begin(epoch=8, round=0, base=GENESIS)
+    extend(it, 1)
+    later = it.offer(it.head(), payload(b"state 1"))
+    assert it.held_offer(7, 0) == later, "a new chain owes nothing of the old one"
 
 
 def follow(neighbour: Neighbour, link: UpdateHeader) -> None:

@@ -6,6 +6,7 @@ import trio.lowlevel
 from gossip_swarm import CONFIG, all_follow, play, seqs, swarm, until
 
 from gossip.core.errors import Reason
+from gossip.core.messages import Refused
 from gossip.transport.memory.network import LinkQuality
 
 DEAF = LinkQuality(loss=1.0)
@@ -116,6 +117,29 @@ async def test_a_runtime_that_is_busy_gets_one_update_of_a_peer_at_a_time(autoju
         assert other.service.stats.payload_bytes_received == len(one.history[0])
         other.ready.set()
         await until(lambda: other.follows(one))
+
+
+@pytest.mark.parametrize("reason", [Reason.FLOODED, Reason.UNAVAILABLE])
+async def test_what_is_refused_for_now_is_asked_for_again_and_what_is_gone_replaced_by_a_snapshot(
+    reason, autojump_clock, monkeypatch
+):
+    async with swarm() as it:
+        one, other = await it.start_all(2)
+        fetcher = other.service._followers._all[one.peer]._fetcher
+        fetch, refused = fetcher.fetch, []
+
+        async def refuse_once(work):
+            if not refused:
+                refused.append(work)
+                raise Refused(reason, "not now")
+            return await fetch(work)
+
+        monkeypatch.setattr(fetcher, "fetch", refuse_once)
+        await one.publish(1)
+        await until(lambda: other.follows(one))
+        assert refused
+        kinds = [update.kind for update in other.received if update.seq]
+        assert kinds == ["snapshot" if reason is Reason.UNAVAILABLE else "delta"]
 
 
 @pytest.mark.parametrize("back", [False, True])
