@@ -37,6 +37,9 @@ SLOW_DISK_BYTES_PER_S = 50e6
 """What all nodes together write at least: a hard disk that does other things too. Chosen."""
 GOODBYE_S = 1.0
 """For goodbyes and closing connections, beside the checkpoint."""
+LAST_LINES_S = 1.0
+"""To read what an ended node has left in its pipe: 64 KiB, which are there at once. A process that it had started may
+hold the pipe open for as long as it lives."""
 LEAVE_GRACE_S = 30.0
 """A node that said it is finished, and its linger time is over, is killed when it still has not left after this."""
 MAX_LINE_BYTES = 1 << 20
@@ -136,8 +139,10 @@ class Supervisor:
             process.send_signal(signal.SIGINT)
         try:
             with node.patience:
-                await self._listen(node, process)
-                await process.wait()
+                async with trio.open_nursery() as listening:
+                    listening.start_soon(self._listen, node, process, name=f"{node.plan.name}'s lines")
+                    await process.wait()
+                    listening.cancel_scope.deadline = trio.current_time() + LAST_LINES_S
         finally:
             with trio.CancelScope(shield=True):
                 await _end(process)

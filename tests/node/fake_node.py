@@ -6,6 +6,7 @@ python fake_node.py BEHAVIOUR NAME [PEERS_FILE]
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -35,7 +36,10 @@ def main(behaviour: str, name: str, peers_file: str) -> int:
         wait(lambda: len(Path(peers_file).read_text().splitlines()) == 2)
         tell("finished", summary={"met": Path(peers_file).read_text().split()})
         return 0
-    if behaviour == "dies":
+    if behaviour == "leaves_a_child":  # which holds stdout open
+        child = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({PATIENCE_S})"])
+        Path(peers_file).with_name(f"{name}.child").write_text(str(child.pid))
+    if behaviour in ("dies", "leaves_a_child"):
         print("Traceback: something broke", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     if behaviour == "fails":

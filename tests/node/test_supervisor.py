@@ -70,6 +70,17 @@ async def test_a_death_is_told_with_its_last_words_and_the_rest_goes_on(tmp_path
     assert [node.plan.name for node in outcome.finished] == ["node-1"]
 
 
+async def test_a_death_is_noticed_although_a_process_of_the_node_lives_on(tmp_path):
+    swarm = Swarm(tmp_path, "leaves_a_child", "rubbish")
+    try:
+        outcome = await swarm.run()
+    finally:
+        os.kill(int((tmp_path / "node-0.child").read_text()), signal.SIGKILL)
+    assert swarm.events("died")["node-0"].why == "killed by SIGKILL"
+    assert [node.progress.state for node in outcome.nodes] == ["dead", "finished"]
+    assert outcome.seconds < 10
+
+
 async def test_a_failure_is_told_in_the_nodes_own_words(tmp_path):
     swarm = Swarm(tmp_path, "fails")
     outcome = await swarm.run()
