@@ -358,7 +358,7 @@ def sign(
         chain, manifest = admin_actions.read_proposal(file)
         if not yes:
             _confirm(swarm_text.proposed(chain.newest, manifest))
-        outcome = admin_actions.sign(admin, admin.authority(passphrase_file), file, handed)
+        outcome = admin_actions.sign(admin, admin.authority(passphrase_file), (chain, manifest), file, handed)
     _out(swarm_text.changed(outcome), json=json)
 
 

@@ -2,6 +2,8 @@
 
 import json as jsonlib
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -222,19 +224,32 @@ def changed(outcome: "ChangeOutcome") -> Said:
 def _changes(before: "Manifest", after: "Manifest") -> tuple[Pairs, Pairs]:
     from node.swarm.agreed_settings import differing
 
-    return differing(before.terms.settings, after.terms.settings), _terms_changed(before.terms, after.terms)
+    settings, terms = differing(before.terms.settings, after.terms.settings), _terms_changed(before.terms, after.terms)
+    if not settings and after.applies_at != before.applies_at:  # no later version's settings may hold before it
+        terms["applies_at"] = (before.applies_at, after.applies_at)
+    return settings, terms
 
 
 def _terms_changed(before: "ManifestBody", after: "ManifestBody") -> Pairs:
-    found = {
-        "policy": (before.policy.value, after.policy.value),
-        "allow": (sorted(before.allow), sorted(after.allow)),
-        "max_members": (before.max_members, after.max_members),
-        "bootstrap": (list(before.bootstrap), list(after.bootstrap)),
-        "admins": ([each.hex() for each in before.admins], [each.hex() for each in after.admins]),
-        "threshold": (before.threshold, after.threshold),
-    }
+    """What differs beside the settings. Each field of a manifest is held against the one before: an admin who signs
+    must see all that is changed."""
+    names = [each.name for each in fields(before) if each.name != "settings"]
+    found = {name: (_as_json(getattr(before, name)), _as_json(getattr(after, name))) for name in names}
     return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+
+
+def _as_json(value: Any) -> Any:
+    match value:
+        case Enum():
+            return value.value
+        case bytes():
+            return value.hex()
+        case frozenset():
+            return sorted(value)
+        case tuple():
+            return [_as_json(each) for each in value]
+        case _:
+            return value
 
 
 def _handed(folders: Sequence[Path]) -> list[str]:

@@ -118,9 +118,16 @@ def check_change(folder: SwarmFolder, change: Change, at_round: int | None, to: 
     _applies_at(chain, change, at_round, to[0])
 
 
-def sign(folder: SwarmFolder, authority: Signer, file: Path, to: tuple[Path, ...]) -> ChangeOutcome:
-    """Add our signature to a proposal. With the last signature needed it is handed over. UsageError."""
-    chain, manifest = read_proposal(file)
+def sign(
+    folder: SwarmFolder,
+    authority: Signer,
+    proposal: tuple[ManifestChain, Manifest],
+    file: Path,
+    to: tuple[Path, ...],
+) -> ChangeOutcome:
+    """Add our signature to a proposal as it was read from `file`, which may hold another one by now. With the last
+    signature needed it is handed over. UsageError."""
+    chain, manifest = proposal
     _check_admin(authority, chain.newest)
     if folder.known and not _follows(known(folder.files)[0], manifest):
         raise UsageError(f"{file} does not follow the newest version of the swarm", "it has to be proposed again")

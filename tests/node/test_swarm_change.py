@@ -1,14 +1,17 @@
 """`swarm revoke`, `rotate`, `sign`, `show` and `members`: what goes to the nodes, and every refusal."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from swarm_harness import DIGITS, founded, joined, line_of, mistake, said
 
 from gossip.core.identity import Identity
-from gossip.membership import ManifestChain, parse_item
+from gossip.membership import ManifestChain, Policy, next_version, parse_item
 from gossip.membership.membership_files import SUFFIX
+from node.cli.swarm_text import proposed
 from node.swarm.folder import SwarmFolder, membership_of
 from node.swarm.pending import known
 from node.system.run_dir import EVENTS, IDENTITY
@@ -166,6 +169,60 @@ def test_a_proposal_is_shown_and_asked_about_before_it_is_signed(
         code, _, err = said(capsys, *sign)
         assert "max_members: 0 -> 9" in err
         assert (code == 0, proposal.read_bytes() != before) == (signed, signed)
+
+
+def shared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The folder of a swarm of two admins, of whom the other is in `b`, without a proposal."""
+    key = said(capsys, "swarm", "key", tmp_path / "b", "--no-passphrase")[1].strip()
+    return founded(tmp_path / "lab", others=(bytes.fromhex(key),), threshold=2).folder.path
+
+
+@pytest.mark.parametrize(
+    ("hidden", "line"),
+    [
+        ({"min_app": "99.0"}, "-> 99.0, at once"),
+        ({"min_protocol": 99}, "-> 99, at once"),
+        ({"max_payload_bytes": 1}, "-> 1, at once"),
+        ({"psk_fingerprint": bytes(16)}, f"psk_fingerprint: None -> {'00' * 16}, at once"),
+        ({"run": "other"}, "-> other, at once"),
+        ({"name": "other"}, "name: lab -> other, at once"),
+    ],
+    ids=lambda each: "" if isinstance(each, str) else next(iter(each)),
+)
+def test_nothing_that_a_proposal_changes_stays_untold(
+    hidden: dict[str, Any], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another admin's program may propose more than ours ever does."""
+    last = newest(shared(tmp_path, capsys)).newest
+    told = proposed(last, next_version(last, replace(last.terms, max_members=9, **hidden), applies_at=0))
+    assert "  max_members: 0 -> 9, at once" in told
+    assert any(each.endswith(line) for each in told)
+
+
+def test_a_proposal_that_delays_all_later_settings_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = newest(shared(tmp_path, capsys)).newest
+    told = proposed(last, next_version(last, replace(last.terms, max_members=9), applies_at=10**9))
+    assert "  applies_at: 0 -> 1000000000, at once" in told
+
+
+def test_what_was_shown_is_signed_whatever_the_file_holds_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = shared(tmp_path, capsys)
+    said(capsys, "swarm", "rotate", lab, "--max-members", 9)
+    proposal = lab / "proposal-3.p2p"
+    said(capsys, "swarm", "rotate", lab, "--policy", "open", "--out", tmp_path / "other")
+
+    def answer(question: str, *, err: bool) -> bool:  # the proposer exchanges the file while the admin reads
+        proposal.write_bytes((tmp_path / "other").read_bytes())
+        return True
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", answer)
+    code, out, _ = said(capsys, "swarm", "sign", tmp_path / "b", proposal, "--to", lab, "--json")
+
+    assert (code, json.loads(out)["changes"]) == (0, {"max_members": {"from": 0, "to": 9}})
+    assert newest(lab).newest.terms.policy is Policy.INVITE_ONLY
 
 
 @pytest.mark.slow
