@@ -12,7 +12,7 @@ class Waiting:
     the lines."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, markup=False)  # brackets in a line are text
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs,"), TimeElapsedColumn(), TextColumn("and"))
         self._bar = Progress(
             *columns, TimeRemainingColumn(), TextColumn("to go"), console=self._console, transient=True

@@ -55,7 +55,10 @@ from node.system.safe_io import silence
 
 class LastingConsole(Console):
     """A console whose reader may disappear (`| head`, a closed terminal). rich would end the process; a node trains
-    on."""
+    on. Brackets are text: they stand in names of folders, which rich would take for markup and leave out."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, **options})
 
     def on_broken_pipe(self) -> None:
         """Discard all output from now on."""

@@ -101,7 +101,7 @@ def render(report: Report, plan: Plan, outcome: Outcome) -> RenderableType:
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(overflow="fold")
     for label, value in (*_figures(report, plan, outcome), *_samples(report)):
-        rows.add_row(label, value)
+        rows.add_row(Text(label), value)  # of a task: brackets in it are text
     return Group(Text(""), Text(_headline(report, plan), style="bold"), Padding(rows, (1, 0, 1, 2)))
 
 

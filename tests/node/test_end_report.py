@@ -193,14 +193,14 @@ def test_the_tasks_own_metrics_stand_in_the_report(trained, monkeypatch):
     plan, outcome = trained
 
     def metrics(self, model, batch):
-        return {"right": 100 * float((model(batch[0]).argmax(1) == batch[1]).float().mean())}
+        return {"right[top]": 100 * float((model(batch[0]).argmax(1) == batch[1]).float().mean())}
 
     monkeypatch.setattr(Digits, "metrics", metrics, raising=False)
-    monkeypatch.setattr(Digits, "units", {"right": "%"}, raising=False)
+    monkeypatch.setattr(Digits, "units", {"right[top]": "%"}, raising=False)
     report = make_report(plan, outcome)
     console = Console(file=io.StringIO(), width=100)
     console.print(render(report, plan, outcome))
-    (line,) = [line.split() for line in console.file.getvalue().splitlines() if line.split()[:1] == ["right"]]
+    (line,) = [line.split() for line in console.file.getvalue().splitlines() if line.split()[:1] == ["right[top]"]]
     assert (line[2], line[4]) == ("->", "%")
     assert float(line[3]) > float(line[1])
     assert json.loads((plan.run_dir / SUMMARY).read_text())["swarm"]["own"] == report.summary.swarm.own

@@ -8,9 +8,10 @@ import pytest
 from run_folders import node_folder, tree
 
 from node.cli import main
-from node.cli.up_cmd import _again
+from node.cli.up_cmd import _again, _opening, _say
 from node.config.schema import from_raw, load
 from node.config.toml_source import Raw
+from node.events.lines import LastingConsole
 from node.system.errors import UsageError
 from node.up.plan import Plan, make_plan
 from node.up.resume import check_fits, start_in, swarm_in
@@ -50,6 +51,17 @@ def test_the_line_after_an_interruption_makes_the_same_swarm(tmp_path, sets, byz
     before = tree(tmp_path)
     assert again(Path(words[-1])) == plan
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["runs[a]", "runs[/a]", "runs [bold]", "runs"])
+def test_the_line_is_printed_whole_whatever_the_folder_is_called(tmp_path, capsys, name):
+    plan = make_plan(load([], QUICK), run_dir=tmp_path / name, nodes=2, byzantine=0, cores=4)
+    console = LastingConsole()
+    _say(console, _opening(plan))
+    _say(console, _again(plan))
+    opening, again = capsys.readouterr().out.splitlines()
+    assert opening.endswith(f"Files in {plan.run_dir}")
+    assert shlex.split(again)[-1] == str(plan.run_dir)
 
 
 def test_more_rounds_are_a_flag(tmp_path):

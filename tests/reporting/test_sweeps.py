@@ -16,6 +16,7 @@ from pyarrow import parquet
 from node.bench.quality import parquet as tables
 from node.bench.quality.intervals import estimate
 from node.cli.app import main
+from node.cli.waiting import Waiting
 from node.reporting.document import LineChart, Scatter
 from node.reporting.report import make_report
 from node.reporting.sweep_report import sweep_document
@@ -222,6 +223,15 @@ def test_a_failed_cell_is_a_row_with_what_replays_it(tmp_path: Path, scripted: t
     rows = {row["cell"]: row for row in sweep(plan, out, retry=True).run()}
     assert scripted.asked == [broken.id, refused.id]
     assert rows[broken.id]["status"] == "done"
+
+
+def test_what_came_of_a_cell_is_said_whole_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Waiting() as say:
+        say(1, 2, "failed: no file [a] in [/data]")
+    assert "failed: no file [a] in [/data]" in capsys.readouterr().err
 
 
 def test_two_sweeps_in_a_folder_are_one_too_many(tmp_path: Path, scripted: type[Scripted]) -> None:
