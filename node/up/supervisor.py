@@ -287,7 +287,11 @@ async def _end(process: trio.Process) -> None:
 
 
 def _tail(folder: Path) -> list[str]:
+    """Nothing where it cannot be read: somebody has removed the folder, and the node with it."""
     path = folder / STDERR
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        return file.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return file.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+    except OSError:
+        return []

@@ -5,6 +5,7 @@ python fake_node.py BEHAVIOUR NAME [PEERS_FILE]
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +43,9 @@ def main(behaviour: str, name: str, peers_file: str) -> int:
     if behaviour in ("dies", "leaves_a_child"):
         print("Traceback: something broke", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
+    if behaviour == "loses_its_folder":
+        shutil.rmtree(Path(peers_file).with_name(name))
+        return 1
     if behaviour == "fails":
         tell("failed", error="no data", hint="")
         return 2

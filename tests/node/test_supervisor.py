@@ -81,6 +81,14 @@ async def test_a_death_is_noticed_although_a_process_of_the_node_lives_on(tmp_pa
     assert outcome.seconds < 10
 
 
+async def test_a_node_whose_folder_was_removed_takes_no_other_along(tmp_path):
+    swarm = Swarm(tmp_path, "loses_its_folder", "rubbish")
+    outcome = await swarm.run()
+    died = swarm.events("died")["node-0"]
+    assert (died.why, died.tail) == ("exit code 1", [])
+    assert [node.plan.name for node in outcome.finished] == ["node-1"]
+
+
 async def test_a_failure_is_told_in_the_nodes_own_words(tmp_path):
     swarm = Swarm(tmp_path, "fails")
     outcome = await swarm.run()
