@@ -1,5 +1,6 @@
 """`p2ptrain sweep`: every combination of a grid of settings, run once and kept."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,6 +69,7 @@ def sweep(
 def _run(it: "Sweep", *, json: bool, say: Waiting) -> list[dict[str, Any]]:
     import json as jsonlib
 
+    from node.system import safe_io
     from node.system.signals import ended_in_order
 
     rows = []
@@ -76,7 +78,7 @@ def _run(it: "Sweep", *, json: bool, say: Waiting) -> list[dict[str, Any]]:
             for row in it.run():
                 rows.append(row)
                 if json:
-                    typer.echo(jsonlib.dumps(row, allow_nan=False))
+                    safe_io.say(sys.stdout, jsonlib.dumps(row, allow_nan=False) + "\n")
         except KeyboardInterrupt:
             say(0, 0, f"Interrupted. The same command goes on: {len(rows)} cells are in {it.out}")
             raise

@@ -55,8 +55,8 @@ class ProcessCells:
     def _run(self, todo: deque[Cell], jobs: int, folder: str) -> Iterator[tuple[Cell, Outcome]]:
         workers = [_started(folder) for _ in range(jobs)]
         try:
-            for worker in workers:
-                worker.give(todo.popleft())
+            for at, worker in enumerate(workers):
+                workers[at] = _given(worker, todo.popleft(), folder)
             while busy := [worker for worker in workers if worker.cell is not None]:
                 wait([each for worker in busy for each in (worker.pipe, worker.process.sentinel)])
                 for worker in busy:
@@ -66,17 +66,26 @@ class ProcessCells:
                     assert worker.cell is not None, "only busy ones are asked"
                     yield worker.cell, outcome
                     worker.cell = None
-                    if not worker.process.is_alive():
-                        worker.end()
-                        workers.remove(worker)
-                        worker = _started(folder) if todo else worker
-                        if todo:
-                            workers.append(worker)
                     if todo:
-                        worker.give(todo.popleft())
+                        workers[workers.index(worker)] = _given(worker, todo.popleft(), folder)
         finally:
             for worker in workers:
                 worker.end()
+
+
+def _given(worker: _Worker, cell: Cell, folder: str) -> _Worker:
+    """Return the worker that has the cell: a new one where this one has died with the cell before, or after it."""
+    if worker.process.is_alive():
+        try:
+            worker.give(cell)
+        except OSError:  # at this moment
+            pass
+        else:
+            return worker
+    worker.end()
+    new = _started(folder)
+    new.give(cell)
+    return new
 
 
 def _heard(worker: _Worker) -> Outcome | None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from node.config.config_errors import from_plan
 from node.config.toml_source import MAX_FILE_BYTES, no_toml
@@ -65,8 +65,8 @@ class SweepPlan(BaseModel):
     @field_validator("seeds")
     @classmethod
     def _each_once(cls, value: list[int]) -> list[int]:
-        if len(set(value)) < len(value) or min(value) < 0:
-            raise ValueError("each seed once, from 0 on")
+        if len(set(value)) < len(value) or min(value) < 0 or max(value) >= 1 << 63:
+            raise ValueError("each seed once, from 0 on, and below 2^63")
         return value
 
     @field_validator("base")
@@ -76,14 +76,15 @@ class SweepPlan(BaseModel):
 
     @field_validator("grid")
     @classmethod
-    def _lists(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _lists(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         flat = flattened_settings(value)
         for key, values in flat.items():
             if not isinstance(values, list) or not values:
                 raise ValueError(f"{key} must be a list of values, not {values!r}")
             if len({json.dumps(each, default=str) for each in values}) < len(values):
                 raise ValueError(f"{key} has a value twice")
-        if math.prod(len(values) for values in flat.values()) > MAX_CELLS:
+        seeds = len(info.data.get("seeds", ())) or 1  # none: they are wrong, which is said of them
+        if seeds * math.prod(len(values) for values in flat.values()) > MAX_CELLS:
             raise ValueError(f"more than {MAX_CELLS} cells")
         return flat
 

@@ -1,6 +1,7 @@
 """What every kind of run that a sweep's cell may be promises, and every executor of cells."""
 
 import json
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from node.cli.app import app
+from node.sweep import cell_processes
 from node.sweep.base import PROMISED, Cell, CellExecutor, CellFailure, CellRunner
 from node.sweep.executors import EXECUTORS
 from node.sweep.runners import RUNNERS
@@ -108,3 +110,35 @@ def test_a_process_that_is_killed_takes_its_cell_along_and_no_other() -> None:
     found = {each.id: outcome for each, outcome in EXECUTORS.get("processes").run([dying, cell("other")], 1)}
     assert found["dying"] == CellFailure("its process died: killed by SIGKILL")
     assert isinstance(found["other"], dict)
+
+
+class Ended:
+    """A process that ends: before anybody asks, or while it is given a cell."""
+
+    exitcode = -9
+
+    def __init__(self, *, noticed: bool) -> None:
+        self._alive = not noticed
+        self.sentinel = 0
+
+    def is_alive(self) -> bool:
+        return self._alive
+
+    def terminate(self) -> None:
+        self._alive = False
+
+    def join(self, timeout: float | None = None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_process_that_dies_between_two_cells_costs_no_cell(noticed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = multiprocessing.Pipe()
+    there.close()
+    dead = cell_processes._Worker(Ended(noticed=noticed), here)  # type: ignore[arg-type]
+    mine, its = multiprocessing.Pipe()
+    new = cell_processes._Worker(Ended(noticed=False), mine)  # type: ignore[arg-type]
+    monkeypatch.setattr(cell_processes, "_started", lambda folder: new)
+    assert cell_processes._given(dead, cell("next"), "folder") is new
+    assert (new.cell, its.recv()) == (cell("next"), cell("next"))
+    assert here.closed

@@ -1,5 +1,7 @@
 """Sweeps: what is run once stays, whatever ends the sweep; what fails is a row; a report shows the rest."""
 
+import errno
+import io
 import json
 import signal
 import subprocess
@@ -123,6 +125,8 @@ def test_names_of_cells_follow_from_what_decides_their_outcome(tmp_path: Path) -
     [
         (("seeds = [0, 1]", "seeds = [0, 0]"), "each seed once"),
         (("seeds = [0, 1]", "seeds = []"), "seeds"),
+        (("seeds = [0, 1]", f"seeds = [{1 << 63}]"), "below 2\\^63"),
+        (("seeds = [0, 1]", f"seeds = {list(range(12_501))}"), "more than 100000 cells"),
         (('run = "swarm"', 'run = "nothing"'), "there is no 'nothing'; there are: "),
         (("swarm.byzantine = [0, 1]", "swarm.byzantine = 1"), "must be a list of values"),
         (("swarm.byzantine = [0, 1]", "swarm.byzantine = [1, 1]"), "has a value twice"),
@@ -242,6 +246,23 @@ def test_two_sweeps_in_a_folder_are_one_too_many(tmp_path: Path, scripted: type[
         next(sweep(plan, out).run())
     first.close()  # type: ignore[attr-defined]
     assert len(list(sweep(plan, out).run())) == len(cells_of(plan))
+
+
+class Gone(io.StringIO):
+    """The standard output of `| head -1`."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+def test_a_reader_that_goes_away_ends_no_sweep(
+    tmp_path: Path, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(PLAN_TEXT, tmp_path)
+    monkeypatch.setattr("sys.stdout", Gone())
+    words = ["sweep", str(tmp_path / "codecs.toml"), "--out", str(tmp_path / "out"), "--json"]
+    code = main([*words, "--executor", "scripted"])
+    assert (code, len(scripted.asked)) == (0, len(cells_of(plan)))
 
 
 SMALL_TEXT = """
