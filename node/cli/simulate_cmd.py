@@ -141,6 +141,7 @@ def _again_with_fixed_hashes(
     words += [] if calibration is None else ["--calibration", str(calibration)]
     words += many
     words += ["--json"] if json else []
+    words += ["--debug"] if "--debug" in sys.argv else []  # an option of the program, which no command is given
     for text in sets:
         words += ["--set", text]
     sys.stdout.flush()
@@ -191,9 +192,10 @@ def _seeds(
 ) -> int:
     """Play the scenario under each of these seeds, and say a line of each as they end."""
     from node.sweep.seeds import SeedRuns, in_words, is_well, parse_seeds
+    from node.system.process_use import cores_of_process
     from node.system.signals import ended_in_order
 
-    jobs = jobs or len(os.sched_getaffinity(0))
+    jobs = jobs or cores_of_process()
     runs = SeedRuns(loaded=loaded, seeds=parse_seeds(seeds), executor=executor, jobs=jobs, out=out)
     rows = []
     with ended_in_order():

@@ -146,6 +146,32 @@ def test_seeds_and_a_seed_are_a_mistake(more: list[str], capsys: pytest.CaptureF
     assert "--seeds goes with neither" in capsys.readouterr().err
 
 
+def test_there_need_be_no_affinity_of_processes(
+    tmp_path: Path, counting: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr("node.cli.simulate_cmd._again_with_fixed_hashes", lambda *given, **named: None)
+    assert main(["simulate", str(scenario_in(tmp_path).path), "--seeds", "1-2"]) == 0, capsys.readouterr().err
+    assert sorted(counting) == [1, 2]
+
+
+@pytest.mark.parametrize("debug", [True, False])
+def test_the_process_that_takes_over_shows_tracebacks_too(debug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def execve(path: str, words: list[str], environment: dict[str, str]) -> None:
+        started.append(words)
+        raise SystemExit(0)
+
+    words = ["simulate", "x.toml", *(["--debug"] if debug else [])]
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setattr("sys.argv", ["p2ptrain", *words])
+    monkeypatch.setattr("node.simulation.sealed.hashes_are_fixed", lambda: False)
+    assert main() == 0
+    assert started[0][1:] == ["-m", "p2ptrain", *words]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_keeps_what_is_done_and_ends_the_rest(tmp_path: Path, number: signal.Signals) -> None:
