@@ -53,6 +53,9 @@ def main(behaviour: str, name: str, peers_file: str) -> int:
         sys.stdout.buffer.write(b"not json\n" + b"x" * (3 << 20) + b'\n{"event": 3}\n[1]\n\xff\xfe\n')
         tell("finished", summary={})
         return 0
+    if behaviour == "stays":
+        tell("finished", summary={})
+        wait(lambda: False)
     if behaviour == "closes_stdout":
         os.close(1)
         wait(lambda: stopped)

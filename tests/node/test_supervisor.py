@@ -15,7 +15,7 @@ from streams_harness import gone
 
 from node.config.schema import load
 from node.events.event_types import Event
-from node.system.errors import describe_code
+from node.system.errors import RunError, describe_code
 from node.system.signals import ONE_WISH_S
 from node.up.plan import NodePlan, Plan, make_plan
 from node.up.supervisor import Outcome, Supervisor, node_command
@@ -87,6 +87,30 @@ async def test_a_node_whose_folder_was_removed_takes_no_other_along(tmp_path):
     died = swarm.events("died")["node-0"]
     assert (died.why, died.tail) == ("exit code 1", [])
     assert [node.plan.name for node in outcome.finished] == ["node-1"]
+
+
+async def test_who_has_finished_and_does_not_leave_is_ended(tmp_path, monkeypatch):
+    swarm = Swarm(tmp_path, "stays")
+    monkeypatch.setattr("node.up.supervisor.LEAVE_GRACE_S", 0.3 - swarm.plan.nodes[0].config.node.linger_s)
+    outcome = await swarm.run()
+    assert outcome.nodes[0].code == -signal.SIGKILL
+    assert outcome.seconds < 10
+
+
+async def test_a_disk_that_is_full_at_the_end_costs_no_other_node(tmp_path):
+    swarm = Swarm(tmp_path, "rubbish", "rubbish")
+
+    def full() -> None:
+        raise RunError("cannot write targets.json: no space")
+
+    def hear(name: str, event: Event) -> None:
+        swarm.hear(name, event)
+        if event.name == "finished" and len(swarm.events("started")) == 2:
+            swarm.supervisor._write_targets = full
+
+    swarm.supervisor._listener = hear
+    outcome = await swarm.run()
+    assert [node.code for node in outcome.nodes] == [0, 0]
 
 
 async def test_a_failure_is_told_in_the_nodes_own_words(tmp_path):
