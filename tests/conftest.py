@@ -1,6 +1,6 @@
 """What all tests share: hypothesis draws the same examples in every run, and trio, which shuffles its ready tasks on
-purpose, shuffles them the same way, so that a failure is a change's; and torch computes in one thread, so that a test's
-time and its last bits are those of no other machine, and of no other test."""
+purpose, shuffles them the same way, so that a failure is a change's; and torch draws from one seed and computes in one
+thread, so that a test's time and its last bits are those of no other machine, and of no other test."""
 
 import gc
 import sys
@@ -58,6 +58,7 @@ def pytest_runtest_setup() -> None:
         scheduler._r.seed(0)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
+        torch.default_generator.manual_seed(0)  # a model that a test draws is the same whatever ran before it
 
 
 @pytest.hookimpl(tryfirst=True)
