@@ -190,14 +190,7 @@ class JoinedNode:
             return
         if not self.budget_spent:
             raise UsageError("the budget of privacy is not spent: the node wants the loop's steps", "train on")
-        try:
-            self.executor.serve()
-        except BaseException:  # Ctrl-C
-            self.stop(cut_short=True)
-            raise
-        self._ending = True
-        self._join()
-        self._check()
+        self._serve_until(lambda: False)
 
     def finish_paid_round(self) -> None:
         """Do for the round whose move was released last what it asks of the thread that trains, once the budget of
@@ -206,17 +199,9 @@ class JoinedNode:
         if self._ending or not self.is_here:
             return
         over = threading.Event()
-        try:
-            with suppress(trio.RunFinishedError):  # just now
-                self._tell(partial(self._begin_telling_settled, over))
-            if self.executor.serve_until(over.is_set):
-                return
-        except BaseException:  # Ctrl-C
-            self.stop(cut_short=True)
-            raise
-        self._ending = True
-        self._join()
-        self._check()
+        with suppress(trio.RunFinishedError):  # just now
+            self._tell(partial(self._begin_telling_settled, over))
+        self._serve_until(over.is_set)
 
     @property
     def has_trained(self) -> bool:
@@ -502,6 +487,18 @@ class JoinedNode:
 
     def _begin_telling_settled(self, over: threading.Event) -> None:
         trio.lowlevel.spawn_system_task(self._tell_settled, over)
+
+    def _serve_until(self, over: Callable[[], bool]) -> None:
+        """Do what the node asks of this thread until `over`, or until the node has ended."""
+        try:
+            if self.executor.serve_until(over):
+                return
+        except BaseException:  # Ctrl-C
+            self.stop(cut_short=True)
+            raise
+        self._ending = True
+        self._join()
+        self._check()
 
     async def _tell_settled(self, over: threading.Event) -> None:
         assert self.node is not None

@@ -34,7 +34,9 @@ def test_a_newcomer_over_libp2p_warms_up_by_what_members_share_and_ctrl_c_ends_i
         assert third.hear("statistics_shared")["noise"] == 4.0
         for each in (second, third):
             each.hear("neighbour_up", peer=first.hear("started")["peer_id"])
-        newcomer = stack.enter_context(joined(tmp_path / "3", line, 3, "warm_up.below=1000", "warm_up.steps=20"))
+        asks = ("warm_up.below=1000", "warm_up.steps=20")
+        at_once = ("node.wait_for=3", "node.min_donors=1")  # on a busy machine it may else begin by itself
+        newcomer = stack.enter_context(joined(tmp_path / "3", line, 3, *asks, *at_once))
         told = newcomer.hear("warmed_up")
         assert told["members"] >= 1
         assert told["of_classes"] == 10
@@ -45,7 +47,8 @@ def test_a_newcomer_over_libp2p_warms_up_by_what_members_share_and_ctrl_c_ends_i
             each.interrupt(signal.SIGINT)
             assert each.end() == 130
             assert each.stderr == ""
-            assert not each.heard("rejected")
+            # gossipsub hands its last seconds' broadcasts to a newcomer, which refuses those it is beyond
+            assert {it["reason"] for it in each.heard("rejected")} <= {"replayed"}
     assert len([it for it in read_log(tmp_path / "3" / "run" / "node") if it["event"] == "warmed_up"]) == 1
     assert not (tmp_path / "0" / "run" / "node" / "class-statistics").exists(), "nothing is kept of what cost nothing"
     assert (tmp_path / "2" / "run" / "node" / "class-statistics").exists()
