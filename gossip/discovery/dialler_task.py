@@ -23,8 +23,10 @@ from gossip.context import Notifier, ServiceContext
 from gossip.core.backoff import Backoff, addresses_in, host_of, peer_in
 from gossip.core.errors import GossipError, LocalError
 from gossip.core.ids import PeerId
+from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import PeerRecord
 from gossip.discovery.peerstore import PeerStore, RecordTrust
+from gossip.hellos.hello import HELLO_PER_S
 from gossip.hellos.hello_task import say_hello
 from gossip.reachability.probe_task import AddressProber
 from gossip.regions.bridges import Bridges
@@ -93,6 +95,7 @@ class Dialler:
         self._rumours = Backoff(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
         self._hosts = Backoff(least=config.redial_min_s, most=RUMOUR_MAX_S, rng=rng)
         self._refusals = Backoff(least=config.redial_min_s, most=config.redial_max_s, rng=rng)
+        self._forgiven = KeyedTokenBucket(burst=1, per_s=HELLO_PER_S / 4)
         # Quick at first, then no quicker than heartbeats: neighbours accept twice as many hellos, and charge for more.
         self._asks = Backoff(least=config.redial_min_s, most=max(config.redial_max_s, config.heartbeat_s), rng=rng)
         self._address_prober = AddressProber(
@@ -185,11 +188,15 @@ class Dialler:
                     await self._woken.wait()
 
     def _look_round(self) -> None:
-        """Try peers that the rings newly put beside us at once, even if they refused us before."""
-        before = self._mesh.belonging
-        self._context.engine.look_round(trio.current_time())
+        """Try peers that the rings newly put beside us at once, even if they refused us before, each once in four
+        seconds: it accepts a hello a second. Where there are more members than a peerstore holds, records are lost
+        and learned again, and with each of them who belongs beside us changes; without the limit a peer that has no
+        room for us would be asked each time, and charge us."""
+        now, before = trio.current_time(), self._mesh.belonging
+        self._context.engine.look_round(now)
         for peer in self._mesh.belonging - before:
-            self._refusals.succeeded(peer)
+            if self._forgiven.take(peer, now):
+                self._refusals.succeeded(peer)
 
     def _greet_some(self, nursery: trio.Nursery) -> None:
         now = trio.current_time()
