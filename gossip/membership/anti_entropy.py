@@ -46,8 +46,10 @@ PULLS_BURST: Final = 8
 PULLS_PER_S: Final = 0.2
 """Pulls per second from one member: it can always claim that something differs."""
 
-MAX_REFUSED: Final = 64
-"""Newest manifests that were refused, by digest, so that they are not requested again at every heartbeat."""
+MAX_REFUSED: Final = 1024
+"""Newest manifests that were refused, by who offered them and their digest, so that they are not requested again at
+every heartbeat. As many as four full peerstores: after a fork all members may be on the other side. 200 kB. By the
+digest alone one member could keep a manifest from us that it has not made: it offers it, and serves another."""
 
 
 def is_item(signed: bytes) -> bool:
@@ -70,7 +72,7 @@ class AntiEntropy:
         self._told = KeyedTokenBucket(burst=TOLD_BURST, per_s=TOLD_PER_S)
         self._pulled = KeyedTokenBucket(burst=PULLED_BURST, per_s=PULLED_PER_S)
         self._pulls = KeyedTokenBucket(burst=PULLS_BURST, per_s=PULLS_PER_S)
-        self._refused: OrderedDict[Digest, None] = OrderedDict()
+        self._refused: OrderedDict[tuple[PeerId, Digest], None] = OrderedDict()
 
     @property
     def roster_index(self) -> RosterIndex:
@@ -136,13 +138,13 @@ class AntiEntropy:
     def wants_of(self, peer: PeerId, theirs: Known, now: float) -> bool:
         """Return whether to pull now from a member that knows this."""
         ours = self.known()
-        differs = theirs.roster != ours.roster or self.wants_manifest(theirs)
+        differs = theirs.roster != ours.roster or self.wants_manifest(peer, theirs)
         return differs and self._pulls.take(peer, now)
 
-    def wants_manifest(self, theirs: Known) -> bool:
+    def wants_manifest(self, peer: PeerId, theirs: Known) -> bool:
         """Return whether a member has a manifest that we should see: a newer one, or another of our number."""
         newest = self.admission.chain.newest
-        if theirs.manifest in self._refused:
+        if (peer, theirs.manifest) in self._refused:
             return False
         return theirs.version > newest.version or (
             theirs.version == newest.version and theirs.manifest != newest.digest
@@ -159,12 +161,12 @@ class AntiEntropy:
             return Applied(new=applied.new, cut=applied.cut, error=flood)
         return applied
 
-    def on_manifest(self, raw: bytes, theirs: Known) -> Applied:
+    def on_manifest(self, peer: PeerId, raw: bytes, theirs: Known) -> Applied:
         """Add a manifest that we asked for. Raises RemoteError on a malformed one."""
-        return self.submit_manifests(pack_manifests((parse_manifest(raw),)), theirs.manifest)
+        return self.submit_manifests(pack_manifests((parse_manifest(raw),)), (peer, theirs.manifest))
 
-    def submit_manifests(self, dump: bytes, offered: Digest | None = None) -> Applied:
-        """Add manifests of our own admin, or (`offered`: its newest) of a member."""
+    def submit_manifests(self, dump: bytes, offered: tuple[PeerId, Digest] | None = None) -> Applied:
+        """Add manifests of our own admin, or (`offered`: who it is, and its newest) of a member."""
         applied = self.admission.apply_manifests(dump)
         if applied.new:
             self.changed()

@@ -307,7 +307,7 @@ class MembershipSync:
         try:
             with trio.move_on_after(PULL_S):
                 async with open_session(house.transport, peer, house.config.request_timeout_s) as session:
-                    await self._pull_manifests(session, theirs)
+                    await self._pull_manifests(session, peer, theirs)
                     await self._pull_roster(session, peer, theirs)
         except (Refused, TransportError):
             pass
@@ -316,9 +316,9 @@ class MembershipSync:
         finally:
             self._pulling.discard(peer)
 
-    async def _pull_manifests(self, session: Session, theirs: Known) -> None:
+    async def _pull_manifests(self, session: Session, peer: PeerId, theirs: Known) -> None:
         for _ in range(MAX_CHAIN):
-            if not self.anti_entropy.wants_manifest(theirs):
+            if not self.anti_entropy.wants_manifest(peer, theirs):
                 return
             newest = self._admission.chain.newest
             above = min(newest.version, theirs.version - 1)  # of a fork, theirs
@@ -326,7 +326,7 @@ class MembershipSync:
             raw = parse_bytes_answer(answer, MAX_MANIFEST_BYTES)
             if not raw:
                 return
-            applied = self.anti_entropy.on_manifest(raw, theirs)
+            applied = self.anti_entropy.on_manifest(peer, raw, theirs)
             self._follow_up(applied)
             if applied.error is not None:
                 raise applied.error

@@ -55,10 +55,31 @@ def test_a_refused_manifest_is_not_asked_for_again(it, signer):
         it.admission.chain.accept(version(chain().newest, run="ours"))
     manifest = version(chain().newest, run="theirs") if signer is None else version(chain().newest, signer)
     theirs = Known(roster=it.known().roster, version=2, manifest=manifest.digest)
-    assert it.wants_manifest(theirs)
-    applied = it.on_manifest(manifest.raw, theirs)
+    assert it.wants_manifest(PEER, theirs)
+    applied = it.on_manifest(PEER, manifest.raw, theirs)
     assert applied.error is not None
-    assert not it.wants_manifest(theirs)
+    assert not it.wants_manifest(PEER, theirs)
+
+
+def test_who_offers_a_manifest_and_serves_another_keeps_it_from_nobody(it):
+    """A member that hears of a change before us could otherwise hide it: an admin's removal, for example."""
+    real = version(chain().newest, run="next")
+    theirs = Known(roster=it.known().roster, version=2, manifest=real.digest)
+    liar, honest = PEER, identity(3).peer_id
+    assert it.on_manifest(liar, version(chain().newest, OTHER_ADMIN).raw, theirs).error is not None
+    assert not it.wants_of(liar, theirs, 0.0)
+    assert it.wants_of(honest, theirs, 0.0)
+    assert it.on_manifest(honest, real.raw, theirs).error is None
+    assert it.admission.chain.newest.digest == real.digest
+
+
+def test_refused_manifests_are_forgotten_oldest_first(it, monkeypatch):
+    monkeypatch.setattr("gossip.membership.anti_entropy.MAX_REFUSED", 2)
+    forged = version(chain().newest, OTHER_ADMIN)
+    theirs = Known(roster=it.known().roster, version=2, manifest=forged.digest)
+    for number in (2, 3, 4):
+        it.on_manifest(identity(number).peer_id, forged.raw, theirs)
+    assert [it.wants_manifest(identity(number).peer_id, theirs) for number in (2, 3, 4)] == [True, False, False]
 
 
 async def test_only_trainers_stand_on_the_rings(autojump_clock, tmp_path, monkeypatch):
