@@ -106,8 +106,11 @@ class MembershipFiles:
         return PresharedKey.read(path) if path.exists() else None
 
     def save_psk(self, key: bytes) -> None:
-        """Save the 32 bytes of the pre-shared key, in libp2p's format. Raises LocalError, also when the file exists."""
-        PresharedKey(key).write(self.folder / "swarm.key")
+        """Save the 32 bytes of the pre-shared key, in libp2p's format. Raises LocalError, also when the file holds
+        another key. The same one is there after a join that was cut short, and at another invite to the swarm."""
+        psk = PresharedKey(key)
+        if self.load_psk() != psk:
+            psk.write(self.folder / "swarm.key")
 
     def hand_over(self, item: bytes) -> Path:
         """Leave what an admin has signed for this node, if it runs, or runs next: a roster's item (`pack_item`) or

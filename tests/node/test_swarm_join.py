@@ -10,8 +10,10 @@ import torch
 import trio
 from swarm_harness import DIGITS, appointed_role, founded, joined, line_of, mistake, now, said, seal_cheaply
 
+from gossip.core.errors import LocalError
 from gossip.core.identity import Identity
 from gossip.membership import Policy, Role, revoke_peer
+from gossip.membership.membership_files import MembershipFiles
 from gossip.membership.private_swarm import PrivateMembership
 from node.cli.doctor_cmd import _as_member, _subject
 from node.cli.membership_options import settings_in
@@ -76,6 +78,23 @@ def test_a_line_given_twice_takes_one_use(tmp_path: Path) -> None:
     assert membership_of(tmp_path / "a" / "node").load_certificate() == first
     joined(tmp_path / "a" / "node", line_of(made.folder))
     assert membership_of(tmp_path / "a" / "node").load_certificate() != first
+
+
+def test_a_join_that_a_crash_cut_short_and_another_invite_find_the_swarm_s_own_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, folder = founded(tmp_path / "lab", psk=True), tmp_path / "a" / "node"
+    with monkeypatch.context() as full:
+        full.setattr(MembershipFiles, "save_certificate", lambda *_: (_ for _ in ()).throw(LocalError("disk full")))
+        with pytest.raises(LocalError, match="disk full"):
+            joined(folder, made.line)
+    joined(folder, made.line)
+    first = membership_of(folder).load_certificate()
+    joined(folder, line_of(made.folder))  # the first membership has ended, say
+    assert membership_of(folder).load_certificate() != first
+    (folder / "membership" / "manifests").unlink()
+    with pytest.raises(LocalError, match="is there already"):  # of another swarm: nothing is overwritten
+        joined(folder, founded(tmp_path / "other", psk=True).line)
 
 
 def test_two_nodes_of_a_swarm_cannot_disagree(tmp_path: Path) -> None:
