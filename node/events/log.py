@@ -120,7 +120,8 @@ class EventLog:
         self._file.flush()
 
     def _rotate(self) -> None:
-        self.path.replace(older(self.path))
+        with suppress(FileNotFoundError):  # set aside already, by a turn that could not open the next file
+            self.path.replace(older(self.path))
         full = self._file
         self._open()
         full.close()
@@ -145,8 +146,10 @@ class JsonSink:
 
 
 def to_line(record: Mapping[str, object]) -> str:
-    """Return the record as one line of strict JSON: a NaN or Inf becomes null, a path its text."""
-    return json.dumps(_finite(record), default=str, ensure_ascii=False, separators=(", ", ": ")) + "\n"
+    """Return the record as one line of strict JSON: a NaN or Inf becomes null, a path its text. Bytes of a file's name
+    that are no UTF-8, which Python holds as surrogates, are escaped: no stream takes them as they are."""
+    line = json.dumps(_finite(record), default=str, ensure_ascii=False, separators=(", ", ": ")) + "\n"
+    return line if line.isascii() else line.encode("utf-8", "backslashreplace").decode()
 
 
 def event_in(line: str | bytes) -> Event | None:

@@ -1,6 +1,7 @@
 import io
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,31 @@ def test_a_full_log_is_set_aside_and_one_is_kept(tmp_path):
     kept = [event["round"] for event in read_records(path)]
     assert kept == list(range(30 - len(kept), 30))
     assert len(kept) > 4
+
+
+def test_a_next_file_that_cannot_be_opened_at_once_is_opened_later(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "events.jsonl"
+    with EventLog(path, clock=lambda: 1.0, max_bytes=200) as emit:
+        with monkeypatch.context() as busy:
+            busy.setattr(EventLog, "_open", lambda _: (_ for _ in ()).throw(OSError(24, "Too many open files")))
+            for number in range(8):
+                emit(CheckpointWritten(round=number, path="x"))
+        assert not path.exists()
+        emit(CheckpointWritten(round=8, path="x"))
+    assert [event["round"] for event in read_records(path)] == [0, 1, 2, 8]
+    assert capsys.readouterr().err.count("Too many open files") == 1
+
+
+def test_a_name_that_is_no_text_ends_no_run_and_comes_back(tmp_path):
+    """A folder's name may hold any bytes, and stands in events and in what a failure says."""
+    path, odd = tmp_path / "events.jsonl", os.fsdecode(b"/data/caf\xe9 \xc3\xa9")
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with EventLog(path, sinks=[JsonSink(shown)]) as emit:
+        emit(WarningEvent(message=odd))
+        emit(WarningEvent(message="and on"))
+    assert [event["message"] for event in read_records(path)] == [odd, "and on"]
+    shown.seek(0)
+    assert shown.read() == path.read_text(encoding="utf-8")
 
 
 def test_a_log_that_was_full_before_the_start_is_set_aside(tmp_path):
