@@ -85,7 +85,8 @@ def targets(folder: SwarmFolder, others: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def revoke(folder: SwarmFolder, authority: Signer, word: str, reason: str, to: tuple[Path, ...]) -> Revocation:
-    """Sign that a peer, or an invite with all who joined by it, is revoked, and hand it over. UsageError."""
+    """Sign that a peer, or an invite with all who joined by it, is revoked, and hand it over. Of a peer that has
+    changed its key, the first key is revoked as well: else that one could name another successor. UsageError."""
     chain, roster = known(membership_of(to[0]))
     _check_admin(authority, chain.newest)
     what, now = _meant(word, folder, roster), int(time.time())
@@ -93,8 +94,11 @@ def revoke(folder: SwarmFolder, authority: Signer, word: str, reason: str, to: t
         revocation = revoke_grant(authority, chain.swarm, what, issued_at=now, reason=reason)
     else:
         revocation = revoke_peer(authority, chain.swarm, what, issued_at=now, reason=reason)
+    roots = {each.root for each in roster.certificates if what in each.lineage} - {what}
+    of_roots = [revoke_peer(authority, chain.swarm, root, issued_at=now, reason=reason) for root in sorted(roots)]
     for node_dir in to:
-        membership_of(node_dir).hand_over(pack_item(revocation))
+        for each in (revocation, *of_roots):
+            membership_of(node_dir).hand_over(pack_item(each))
     return revocation
 
 

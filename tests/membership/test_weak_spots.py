@@ -50,7 +50,20 @@ def test_who_has_an_old_key_succeeds_to_it_where_a_member_passes_it_on() -> None
     assert door.refusal(FRIEND.peer_id, stolen) is None
 
 
-def test_and_an_admin_ends_both_by_revoking_any_of_the_keys() -> None:
+def test_who_revokes_the_newest_key_alone_leaves_the_old_one_another_successor() -> None:
+    """So `swarm revoke` revokes the first key as well."""
+    door = renewed()
+    door.admission.roster.put(revoke_peer(ADMIN, SWARM, NEW.peer_id, issued_at=NOW))
+    assert door.admission.role_of(NEW.peer_id) is None
+    other = rotated(certificate(OLD), rotate(OLD, THIEF.peer_id, issued_at=NOW))
+    other = rotated(other, rotate(THIEF, FRIEND.peer_id, issued_at=NOW))
+    door.admission.apply(items_of(other))
+    assert door.refusal(FRIEND.peer_id, other) is None
+    door.admission.roster.put(revoke_peer(ADMIN, SWARM, OLD.peer_id, issued_at=NOW))
+    assert door.refusal(FRIEND.peer_id, other) is Reason.REVOKED
+
+
+def test_and_an_admin_ends_both_by_revoking_the_first_key() -> None:
     door = renewed()
     door.admission.roster.put(revoke_peer(ADMIN, SWARM, OLD.peer_id, issued_at=NOW))
     earlier = redeem(invite(), secret(), OLD.peer_id, issued_at=NOW - 1, nonce=bytes(16))

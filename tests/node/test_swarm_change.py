@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from swarm_harness import DIGITS, founded, joined, line_of, mistake, said
+from swarm_harness import DIGITS, founded, joined, line_of, mistake, now, said
 
 from gossip.core.identity import Identity
-from gossip.membership import ManifestChain, Policy, next_version, parse_item
+from gossip.membership import ManifestChain, Policy, next_version, parse_item, rotate, rotated
 from gossip.membership.membership_files import SUFFIX
 from node.cli.swarm_text import proposed
 from node.swarm.folder import SwarmFolder, membership_of
+from node.swarm.key_rotation import replace_key
 from node.swarm.pending import known
 from node.system.run_dir import EVENTS, IDENTITY
 
@@ -259,6 +260,29 @@ def test_who_can_be_named_to_be_revoked(tmp_path: Path, capsys: pytest.CaptureFi
     assert {row["name"] or row["peer"]: row["revoked"] for row in rows} == {"founder": None, certificate.peer: "left"}
     view = json.loads(said(capsys, "swarm", "show", lab, "--json")[1])
     assert [each["revoked"] for each in view["invites"]] == [False, True]
+
+
+def test_who_has_changed_its_key_is_revoked_by_its_first_key_as_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Revoked by its newest key alone, it would come back as another successor of the first one."""
+    made, member = founded(tmp_path / "lab"), tmp_path / "a" / "node"
+    joined(member, made.line)
+    first, before = Identity.load(member / IDENTITY), membership_of(member).load_certificate()
+    later = replace_key(member / IDENTITY, None)
+    certificate = membership_of(member).load_certificate()
+    assert before is not None
+    assert certificate is not None
+    roster = made.folder.files.load_roster(made.chain)
+    roster.put(certificate)
+    made.folder.files.save_roster(roster)
+    facts = json.loads(said(capsys, "swarm", "revoke", tmp_path / "lab", later.peer_id, "--json")[1])
+    assert facts["target"] == later.peer_id
+    for each in waiting(made.folder.node_dir):
+        roster.add(each)
+    assert {each.target for each in roster.revocations} == {first.peer_id, later.peer_id}
+    other = rotated(before, rotate(first, Identity.generate().peer_id, issued_at=now()))
+    assert roster.revoked(other) is not None
 
 
 def test_items_go_to_other_nodes_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
