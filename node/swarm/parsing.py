@@ -42,12 +42,12 @@ def expiry(word: str, now: float) -> int | None:
 
 def moment(unix_time: int | None) -> str:
     """Format a time as people read it, in UTC."""
-    return "never" if unix_time is None else f"{datetime.fromtimestamp(unix_time, UTC):%Y-%m-%d %H:%M} UTC"
+    return "never" if unix_time is None else _formatted(unix_time, "%Y-%m-%d %H:%M UTC", f"second {unix_time}")
 
 
 def day(unix_time: int) -> str:
-    """Format the day of a time, in UTC."""
-    return f"{datetime.fromtimestamp(unix_time, UTC):%Y-%m-%d}"
+    """Format the day of a time, in UTC, in ten characters."""
+    return _formatted(unix_time, "%Y-%m-%d", "after 9999")
 
 
 def place(word: str) -> tuple[str, int]:
@@ -183,6 +183,13 @@ def read_text(path: Path, what: str) -> str:
         raise UsageError(f"{path} is no text", f"{what} is a text file") from None
     except OSError as error:
         raise UsageError(f"cannot read {what} {path}: {error.strerror}", "") from None
+
+
+def _formatted(unix_time: int, form: str, beyond: str) -> str:
+    try:
+        return datetime.fromtimestamp(unix_time, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):  # who redeems an invite may sign any number
+        return beyond
 
 
 def _no_lifetime(word: str) -> int:
