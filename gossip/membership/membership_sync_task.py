@@ -372,20 +372,28 @@ class MembershipSync:
         if len(dump) <= self._house.config.hash_in_thread_above:
             self._save()
             return
-        self._unsaved.discard("roster")
+        saved = False
         try:
+            self._save_manifests()
+            self._unsaved.discard("roster")  # what changes while it is written is saved next time
             await trio.to_thread.run_sync(self._private.files.save_roster_dump, dump)
+            saved = True
         except LocalError as error:
-            self._unsaved.add("roster")
             self._warn_once(str(error))
+        finally:
+            if not saved:  # a cancelled one, too: the end saves what is not saved yet
+                self._unsaved.add("roster")
 
     def _save(self) -> None:
-        files = self._private.files
         try:
-            if "manifests" in self._unsaved:
-                files.save_manifests(self._admission.chain)
+            self._save_manifests()
             if self._unsaved:
-                files.save_roster(self._admission.roster)
+                self._private.files.save_roster(self._admission.roster)
             self._unsaved.clear()
         except LocalError as error:
             self._warn_once(str(error))
+
+    def _save_manifests(self) -> None:
+        if "manifests" in self._unsaved:
+            self._private.files.save_manifests(self._admission.chain)
+            self._unsaved = {"roster"}  # other admins may have dropped some of it

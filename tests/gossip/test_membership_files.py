@@ -1,18 +1,21 @@
 """A node's membership on disk: what is kept, who may read it, and what is said of damage."""
 
 import stat
+from types import SimpleNamespace
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from private_swarm import NOW, SWARM, certificate, chain, identity, invite, revocation
+from private_swarm import NOW, SWARM, certificate, chain, identity, invite, revocation, version
 
 from gossip.core.errors import LocalError
 from gossip.core.member_messages import PART_BYTES, pack_parts, unpack_parts
 from gossip.core.membership_limits import BUCKETS
 from gossip.membership import Roster, pack_item, pack_manifests
-from gossip.membership.anti_entropy import is_item
+from gossip.membership.anti_entropy import AntiEntropy, is_item
 from gossip.membership.membership_files import MembershipFiles
+from gossip.membership.membership_sync_task import MembershipSync
 from gossip.membership.private_swarm import PrivateMembership
 
 
@@ -100,3 +103,48 @@ def test_items_are_told_from_manifests_however_many_these_are():
     assert is_item(pack_item(certificate(1)))
     assert is_item(revocation(identity(3).peer_id))
     assert not any(is_item(pack_manifests((chain().newest,) * count)) for count in (1, 2, 15, 16, 17, 64))
+
+
+def syncing(files, warned):
+    """What saves a node's membership, with every roster large enough for a thread."""
+    private = PrivateMembership.load(files, identity(1).peer_id, now=lambda: NOW)
+    house = SimpleNamespace(config=SimpleNamespace(hash_in_thread_above=0), warn=warned.append)
+    return private, MembershipSync(private, AntiEntropy(private.admission), house)
+
+
+async def test_a_large_roster_that_a_stop_interrupts_is_saved_at_the_end(files):
+    private, sync = syncing(files, [])
+    sync._learned(pack_item(certificate(4)))
+    private.admission.roster.put(certificate(4))
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await sync._save_some()
+    assert scope.cancelled_caught
+    assert len(files.load_roster(chain()).certificates) == 1
+    sync._save()
+    assert len(files.load_roster(chain()).certificates) == 3  # with our own
+
+
+async def test_manifests_are_saved_however_large_the_roster_is_and_how_often_it_changes(files):
+    private, sync = syncing(files, [])
+    private.admission.roster.put(certificate(4))
+    newer = version(chain().newest, run="next")
+    sync._follow_up(sync.anti_entropy.submit_manifests(pack_manifests((newer,))))
+    sync._learned(pack_item(certificate(4)))
+    await sync._save_some()
+    assert files.load_manifests().newest.digest == newer.digest
+    assert len(files.load_roster(chain()).certificates) == 3
+    assert not sync._unsaved
+
+
+async def test_what_a_full_disk_did_not_take_is_tried_again_and_said_once(files, monkeypatch):
+    said = []
+    _, sync = syncing(files, said)
+    sync._learned(pack_item(certificate(4)))
+    with monkeypatch.context() as full:
+        full.setattr(MembershipFiles, "save_roster_dump", lambda *_: (_ for _ in ()).throw(LocalError("no space")))
+        for _ in range(3):
+            await sync._save_some()
+    assert said == ["no space"]
+    await sync._save_some()
+    assert not sync._unsaved
