@@ -19,6 +19,7 @@ import structlog
 from structlog.types import Processor
 
 from node.events.redaction import Redactor
+from node.system.safe_io import say
 
 LOG_BYTES = 5 << 20
 """Bytes of each of two files: enough to see what led to a failure, and too little to fill a volunteer's disk."""
@@ -40,7 +41,7 @@ def configure(path: Path, redact: Redactor, *, debug: bool = False, stream: IO[s
     handler.setFormatter(formatter(redact, people=False))
     handlers: list[logging.Handler] = [handler]
     if debug:
-        shown = logging.StreamHandler(stream or sys.stderr)
+        shown = _Shown(stream or sys.stderr)
         shown.setLevel(logging.WARNING)  # a library may log a hundred lines a second
         shown.addFilter(lambda record: record.name != OURS)
         shown.setFormatter(formatter(redact, people=shown.stream.isatty()))
@@ -57,12 +58,24 @@ def configure(path: Path, redact: Redactor, *, debug: bool = False, stream: IO[s
     )
 
 
-class _LogFile(RotatingFileHandler):
-    """Log file. A line that the disk does not take is lost, without a traceback of `logging` on the terminal."""
+class _Discreet(logging.Handler):
+    """Handler that says of a line that it cannot write where it is from, and not what it says: `logging` would print
+    the line's arguments, which have not passed the redactor. A line that the disk or the terminal does not take is lost
+    in silence."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            where = f"{record.name} ({record.pathname}:{record.lineno})"
+            say(sys.stderr, f"warning: a log line of {where} could not be written: {type(error).__name__}\n")
+
+
+class _LogFile(_Discreet, RotatingFileHandler):
+    """Log file."""
+
+
+class _Shown(_Discreet, logging.StreamHandler[IO[str]]):
+    """Lines on a stream."""
 
 
 def formatter(redact: Redactor, *, people: bool) -> logging.Formatter:

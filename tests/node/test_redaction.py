@@ -197,6 +197,19 @@ def test_without_debug_nothing_is_shown_and_little_is_written(logging_to):
     assert stream.getvalue() == ""
 
 
+def test_a_line_that_cannot_be_formatted_tells_where_it_is_from_and_no_argument(logging_to, capsys):
+    """`logging` itself prints its arguments on stderr, past the redactor."""
+    stream = Terminal()
+    file = logging_to(stream)
+    logging.getLogger("libp2p.net").warning("port %d", PASSPHRASE)
+    logging.getLogger("libp2p.net").warning("and on")
+    said = capsys.readouterr().err
+    assert PASSPHRASE not in said + stream.getvalue() + file.read_text()
+    assert said.count("could not be written: TypeError") == 2  # of the file and of the stream
+    assert f"libp2p.net ({__file__}:" in said
+    assert [json.loads(line)["message"] for line in file.read_text().splitlines()] == ["and on"]
+
+
 def test_a_full_log_is_set_aside(logging_to, monkeypatch):
     monkeypatch.setattr(library_logs, "LOG_BYTES", 500)
     file = logging_to(debug=False)
