@@ -162,7 +162,7 @@ def from_line(line: str | bytes) -> Record | None:
     """Return the record in a line; None when it holds none (a line cut short by a crash, another program's output)."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # a log may be another machine's
         return None
     return value if isinstance(value, dict) and isinstance(value.get("event"), str) else None
 

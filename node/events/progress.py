@@ -3,7 +3,7 @@
 It depends on events only, so a recorded `events.jsonl` gives the same state as a running node.
 """
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
@@ -287,7 +287,7 @@ def _finite(told: Mapping[str, Any]) -> dict[str, float]:
     return {
         str(name): value
         for name, value in told.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     }
 
 

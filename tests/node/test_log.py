@@ -38,7 +38,10 @@ def test_any_bytes_are_an_event_or_none(line):
     assert event is None or isinstance(event["event"], str)
 
 
-@pytest.mark.parametrize("line", ["", "{}", "[1]", '{"event": 3}', '{"event": "round", "ts"'])
+DEEP = '{"event": "round", "ts": 1, "a": ' + "[" * 100_000 + "]" * 100_000 + "}"
+
+
+@pytest.mark.parametrize("line", ["", "{}", "[1]", '{"event": 3}', '{"event": "round", "ts"', DEEP])
 def test_what_is_no_event_is_none(line):
     assert from_line(line) is None
 

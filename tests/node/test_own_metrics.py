@@ -39,6 +39,13 @@ def evaluated(after: int, **own: float) -> dict[str, Any]:
     return {"ts": 1.0 + after, "event": "evaluated", "round": after, "eval_loss": 0.5, "own": own}
 
 
+def test_of_another_s_log_only_numbers_are_shown() -> None:
+    progress = NodeProgress()
+    odd: dict[str, Any] = {"huge": 10**400, "nan": math.nan, "yes": True, "text": "1", "fine": 2, "low": -1.5}
+    progress.observe(typed(evaluated(1, **odd)))
+    assert progress.own == {"fine": 2, "low": -1.5}
+
+
 class Scored(Digits):
     units: ClassVar[dict[str, str]] = {"accuracy": "%", "x" * 100: "too long"}
 
