@@ -233,7 +233,7 @@ class MembershipAdmission:
     def _ended_by(self, error: RemoteError) -> str:
         shown, roster = self._shown, self.roster
         found = roster.revoked(shown) if isinstance(shown, Certificate) else roster.revoked_peer(self._peer)
-        return ended_words(shown, found if error.reason is Reason.REVOKED else None, error)
+        return ended_words(shown, found if error.reason is Reason.REVOKED else None, error, self._now())
 
     def _answer(self, peer: PeerId, credentials: bytes) -> bytes:
         visit, now = parse_visit(credentials), self._now()

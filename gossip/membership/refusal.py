@@ -17,6 +17,7 @@ from gossip.core.ids import PeerId
 from gossip.core.membership_limits import MAX_CERTIFICATE_BYTES
 from gossip.core.wire import malformed, pack
 from gossip.membership.certificate import Certificate, SwarmClaim
+from gossip.membership.check_membership import expired
 from gossip.membership.manifest import ManifestBody
 from gossip.membership.revocation import Revocation, parse_revocation
 from gossip.membership.roster import Roster
@@ -105,14 +106,18 @@ def invite_words(refusal: Refusal, *, signed: bool) -> str:
     return words if signed else f"it says that {words}"
 
 
-def ended_words(shown: Certificate | SwarmClaim, revocation: Revocation | None, error: RemoteError) -> str:
-    """Return why our own membership is not valid, by what we know ourselves; for the node's owner."""
+def ended_words(shown: Certificate | SwarmClaim, revocation: Revocation | None, error: RemoteError, now: float) -> str:
+    """Return why our own membership is not valid, by what we know ourselves; for the node's owner. `now` in unix
+    seconds."""
     if revocation is not None:
         why = f" ({revocation.reason})" if revocation.reason else ""
         by = revocation.admin.hex()[:_SHOWN_DIGITS]
         return f"your membership was revoked by admin {by} on {_moment(revocation.issued_at)}{why}"
-    if error.reason is Reason.EXPIRED and isinstance(shown, Certificate) and shown.grant.expires is not None:
-        return f"your membership ended on {_moment(shown.grant.expires)}"
+    if error.reason is Reason.EXPIRED and isinstance(shown, Certificate):
+        if shown.grant.expires is not None and expired(shown, now):
+            return f"your membership ended on {_moment(shown.grant.expires)}"
+        began = _moment(shown.newest_time)
+        return f"your membership begins on {began}, and this machine's clock says {_moment(int(now))}: set the clock"
     if error.reason is Reason.USED_UP:
         return f"your membership does not hold: others have taken the place that your invite gave ({error.detail})"
     return f"your membership does not hold: {error}"

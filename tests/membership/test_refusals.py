@@ -136,3 +136,23 @@ def test_an_end_date_needs_nobody_s_word() -> None:
     late = member(certificate(A))
     late._now = lambda: NOW + 10_000.0
     assert late.ended() == "your membership ended on 2027-01-15 09:00 UTC"
+
+
+def test_a_clock_that_was_set_back_is_named_and_not_an_end_that_has_not_come() -> None:
+    """Who joined while its clock was ahead is refused, at first by itself: an admin could not help it."""
+    now = [float(NOW)]
+    admission = MembershipAdmission(
+        peer=A.peer_id,
+        certificate=certificate(A),
+        chain=CHAIN,
+        roster=Roster(SWARM, CHAIN.newest.terms.admins),
+        now=lambda: now[0],
+    )
+    now[0] -= 7200
+    words = admission.ended()
+    assert words is not None
+    assert words.startswith(
+        "your membership begins on 2027-01-15 08:00 UTC, and this machine's clock says 2027-01-15 06:00"
+    )
+    now[0] += 7200
+    assert admission.ended() is None
