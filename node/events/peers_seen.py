@@ -34,6 +34,7 @@ def observe(peers: Peers, event: Event) -> None:
             _averaged(peers, event.staleness or {}, weights or {})
         case NeighbourUp(peer=peer) | NeighbourLost(peer=peer) if peer:
             seen(peers, peer)["here"] = isinstance(event, NeighbourUp)
+            peers[peer] = peers.pop(peer)  # who came or left last is dropped last
         case Rejected(peer=peer) if peer:
             refused = seen(peers, peer)["rejected"]
             reason = event.reason or "?"

@@ -12,15 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import trio
 from typed_events import said, typed
 
 from node.cli import main
 from node.config.schema import load
-from node.events.event_types import Event
-from node.events.liveness import SILENT_S, Signs, ago, beat, judge, lines, look
+from node.events.event_types import Event, NeighbourLost, NeighbourUp, Rejected
+from node.events.liveness import SILENT_S, Signs, ago, beat, judge, lines, lives, look
 from node.events.log import EventLog
+from node.events.peers_seen import MAX_PEERS, Peers, observe
 from node.events.progress import NodeProgress
 from node.page.feed import Feed
 from node.system import run_dir
@@ -280,3 +282,31 @@ def test_up_tells_of_a_node_that_hangs_and_of_its_return(told: tuple[Supervisor,
     supervisor._look_at(its)
     assert its.progress.state == "running"
     assert heard[-1].message == "there is news again"
+
+
+def test_a_process_that_is_younger_than_the_lock_did_not_take_it(tmp_path: Path) -> None:
+    """Ids of processes are given again: after a reboot the lock's may be anybody's."""
+    lock = tmp_path / LOCK
+    lock.write_text(str(os.getpid()))
+    assert lives(lock)
+    began = psutil.Process().create_time()
+    os.utime(lock, (began - 3600, began - 3600))
+    assert not lives(lock)
+    lock.write_text("no number")
+    assert not lives(lock)
+
+
+def test_so_many_peers_are_kept_and_those_that_left_longest_ago_go_first() -> None:
+    peers: Peers = {}
+    for number in range(MAX_PEERS):
+        observe(peers, NeighbourUp(peer=f"p{number}", detail=""))
+    for number in (5, 0):
+        observe(peers, NeighbourLost(peer=f"p{number}", detail=""))
+    observe(peers, NeighbourUp(peer="new", detail=""))
+    assert "p5" not in peers
+    assert "p0" in peers
+    assert len(peers) == MAX_PEERS
+    for number in range(MAX_PEERS):
+        observe(peers, Rejected(peer=f"liar{number}", detail="", reason="forged"))
+    assert len(peers) == MAX_PEERS
+    assert "p1" in peers, "who is here stays before those who only knock"
