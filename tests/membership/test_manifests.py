@@ -291,6 +291,16 @@ def test_a_fork_is_reported_the_first_stays_and_a_later_version_heals_it():
     assert there.newest == healing
 
 
+def test_so_many_forks_are_remembered_and_no_more(monkeypatch):
+    monkeypatch.setattr("gossip.membership.manifest_chain.MAX_CONFLICTS", 1)
+    chain = chain_of()
+    for number in (2, 3):
+        other = after(chain, ADMIN, run=f"other {number}")
+        chain.accept(after(chain, ADMIN, run=f"one {number}"))
+        assert refused(chain, other) is Reason.EQUIVOCATION
+    assert list(chain.conflicts) == [2]
+
+
 def test_a_forged_fork_is_no_conflict():
     chain = chain_of()
     chain.accept(after(chain, ADMIN, run="one"))

@@ -285,6 +285,15 @@ def test_who_has_changed_its_key_is_revoked_by_its_first_key_as_well(
     assert roster.revoked(other) is not None
 
 
+def test_a_folder_whose_node_a_former_admin_let_in_is_still_read(tmp_path: Path) -> None:
+    made = founded(tmp_path / "lab")
+    terms = replace(made.chain.newest.terms, admins=(Identity.generate().public_key,))
+    made.chain.accept(next_version(made.chain.newest, terms, applies_at=0).signed_by(made.folder.authority(None)))
+    made.folder.files.save_manifests(made.chain)
+    chain, roster = known(made.folder.files)
+    assert (chain.newest.version, len(roster)) == (2, 0)
+
+
 def test_items_go_to_other_nodes_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = founded(tmp_path / "lab")
     joined(tmp_path / "a" / "node", made.line)
