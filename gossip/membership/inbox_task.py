@@ -27,15 +27,22 @@ MAX_INBOX_BYTES: Final = MAX_LINE_BYTES
 async def watch_inbox(
     files: MembershipFiles, submit: Callable[[Iterable[bytes]], None], warn: Callable[[str], None]
 ) -> None:
-    """Run until cancelled. Each file is processed, or reported as bad; in either case it is then removed."""
+    """Run until cancelled. Each file is processed, or reported as bad; in either case it is then removed. One that
+    cannot be removed (another user's folder) is not processed again: it would be told and reported at every look."""
+    stuck: set[Path] = set()
     while True:
-        for path in islice(_waiting(files.inbox), MAX_INBOX_FILES):
+        waiting = list(_waiting(files.inbox))
+        stuck.intersection_update(waiting)
+        for path in islice((each for each in waiting if each not in stuck), MAX_INBOX_FILES):
             try:
                 submit((_read(path),))
             except LocalError as error:
                 warn(f"{path.name} of the inbox was not taken up: {error}")
-            with suppress(OSError):
-                path.unlink()
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                stuck.add(path)
+                warn(f"{path} cannot be removed ({error.strerror}): it is passed over until the next start")
         await trio.sleep(INBOX_LOOK_S)
 
 

@@ -1,6 +1,7 @@
 """A node's membership on disk: what is kept, who may read it, and what is said of damage."""
 
 import stat
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from gossip.core.member_messages import PART_BYTES, pack_parts, unpack_parts
 from gossip.core.membership_limits import BUCKETS
 from gossip.membership import Roster, pack_item, pack_manifests
 from gossip.membership.anti_entropy import AntiEntropy, is_item
+from gossip.membership.inbox_task import INBOX_LOOK_S, watch_inbox
 from gossip.membership.membership_files import MembershipFiles
 from gossip.membership.membership_sync_task import MembershipSync
 from gossip.membership.private_swarm import PrivateMembership
@@ -148,3 +150,25 @@ async def test_what_a_full_disk_did_not_take_is_tried_again_and_said_once(files,
     assert said == ["no space"]
     await sync._save_some()
     assert not sync._unsaved
+
+
+async def test_what_cannot_be_removed_from_the_inbox_is_taken_up_and_told_once(autojump_clock, files, monkeypatch):
+    """Of a folder that another user's command has made: else it would be sent around twice a second."""
+    taken, said, unlink = [], [], Path.unlink
+
+    def refuse(path, missing_ok=False):
+        if path.name != first.name:
+            return unlink(path, missing_ok)
+        raise PermissionError(13, "Permission denied")
+
+    first = files.hand_over(b"first")
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with trio.move_on_after(10 * INBOX_LOOK_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_inbox, files, taken.extend, said.append)
+            await trio.sleep(3 * INBOX_LOOK_S)
+            files.hand_over(b"second")
+    assert taken == [b"first", b"second"]
+    assert len(said) == 1
+    assert "cannot be removed (Permission denied)" in said[0]
+    assert list(files.inbox.iterdir()) == [first]
