@@ -192,9 +192,14 @@ def _keep_newest(path: Path, most: int) -> None:
         log.seek(-most - 1, os.SEEK_END)
         log.readline()  # the end of one that does not fit, or of the one before
         shorter = path.with_suffix(".shorter")
-        with shorter.open("wb") as kept:
-            shutil.copyfileobj(log, kept)
-        shorter.replace(path)
+        try:
+            with shorter.open("wb") as kept:
+                shutil.copyfileobj(log, kept)
+            shorter.replace(path)
+        except BaseException:  # a full disk: what it did take is to be free again
+            with suppress(OSError):
+                shorter.unlink(missing_ok=True)
+            raise
 
 
 def _ends_whole(path: Path) -> bool:

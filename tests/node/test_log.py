@@ -144,6 +144,22 @@ def test_a_log_that_is_given_less_keeps_its_newest_lines(tmp_path, most):
     assert len(kept) >= min(most // line, len(before)), "no more is dropped than must be"
 
 
+def test_a_full_disk_keeps_a_log_that_was_to_be_shortened_and_nothing_beside_it(tmp_path, monkeypatch, capsys):
+    older, whole = tmp_path / "events.1.jsonl", b"".join(b"%098d\n" % number for number in range(9))
+    older.write_bytes(whole)
+
+    def half(_log, kept):
+        kept.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", half)
+    with EventLog(tmp_path / "events.jsonl") as emit:
+        emit.bound(300)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["events.1.jsonl", "events.jsonl"]
+    assert older.read_bytes() == whole
+    assert capsys.readouterr().err.count("No space left") == 1
+
+
 def test_a_log_is_read_line_by_line(tmp_path):
     path = tmp_path / "events.jsonl"
     path.write_text('{"ts": 1, "event": "started"}\n')
