@@ -5,7 +5,7 @@ that sweeps a cache) takes no part in the run: it goes on as outside.
 
 What breaks determinism without it (each found in the source): trio reverses and shuffles runnable tasks by a generator
 of the system's entropy; sets of strings are ordered by PYTHONHASHSEED; a thread lets the virtual clock jump while it
-works; torch sums in another order with other threads.
+works; torch sums in another order with other threads; dropout draws from a generator that all of a process share.
 """
 
 import itertools
@@ -26,6 +26,7 @@ import trio
 
 from gossip.core import envelope, identity
 from node.simulation.rare_collections import rare_collections
+from node.simulation.seeded_generators import seeded_generators
 from node.system.errors import RunError
 
 CLOCKS: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "localtime")
@@ -60,6 +61,7 @@ def sealed(seed: int, crypto: Literal["shared", "each"]) -> Iterator[None]:
     numbers = itertools.count()
     with ExitStack() as patches:
         patches.enter_context(rare_collections())
+        patches.enter_context(seeded_generators(seed))
 
         def replace(owner: object, name: str, within: Callable[..., Any]) -> None:
             chosen = _in_thread(inside, within, getattr(owner, name))

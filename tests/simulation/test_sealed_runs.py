@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import trio
@@ -92,6 +93,24 @@ def test_names_of_files_are_counted_and_torch_has_one_thread() -> None:
     assert envelope.opened is opened
     assert gc.get_threshold() == thresholds
     assert secrets.token_hex(8) != secrets.token_hex(8)
+
+
+def test_generators_that_a_process_shares_begin_at_the_seed_and_are_given_back() -> None:
+    """Dropout draws from torch's, and a task may draw from any."""
+
+    def draws() -> tuple[float, float, float]:
+        return float(torch.rand(())), random.random(), float(np.random.random())
+
+    states = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
+    found = []
+    for seed in (1, 1, 2):
+        with sealed(seed, "shared"):
+            found.append(draws())
+    first, again, other = found
+    assert first == again
+    assert all(one != two for one, two in zip(first, other, strict=True))
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (random.getstate(), str(np.random.get_state())) == states[1:]
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -33,6 +33,7 @@ from node.simulation.scenario import (
     StallEvent,
 )
 from node.simulation.scenario_file import LoadedScenario
+from node.simulation.seeded_generators import seeded_generators
 from node.simulation.sessions import intervals
 from node.system.errors import UsageError
 from p2ptrain import attacks, tasks
@@ -150,6 +151,7 @@ def play_large(
     torch.set_num_threads(1)
     files = ExitStack()
     files.enter_context(rare_collections())
+    files.enter_context(seeded_generators(loaded.scenario.seed))
     try:
         swarm = _swarm(loaded, folder, files)
         actions = _actions(loaded.scenario, swarm)
