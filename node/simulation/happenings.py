@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import ceil
 
 import trio
 
 from gossip.core.ids import PeerId
 from gossip.transport.memory.network import MemoryNetwork
 from node.config.schema import AttackSection
-from node.simulation.derived import rng_of
+from node.simulation.derived import rng_of, share_of
 from node.simulation.member import Member
 from node.simulation.scenario import (
     AttackEvent,
@@ -124,7 +123,7 @@ class Happenings:
         """The nodes of an event, of which the seed draws its share."""
         names = self.scenario.selected(selectors)
         if share < 1:
-            drawn = rng_of(self.seed, "event", str(number)).sample(names, ceil(share * len(names)))
+            drawn = rng_of(self.seed, "event", str(number)).sample(names, share_of(len(names), share))
             names = [name for name in names if name in drawn]
         return [self.members[name] for name in names]
 

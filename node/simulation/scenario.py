@@ -161,9 +161,15 @@ class DiurnalSession(_Session):
     kind: Literal["diurnal"]
     from_h: Annotated[float, Field(ge=0, le=24)]
     to_h: Annotated[float, Field(ge=0, le=24)]
-    """Before `from_h`: the next morning."""
+    """Before `from_h`: the next morning. From 0 to 24 is the whole day."""
     spread_h: Annotated[float, Field(ge=0, le=6)] = 0.0
     """Each node's hours are shifted by up to so much, drawn once."""
+
+    @model_validator(mode="after")
+    def _has_hours(self) -> "DiurnalSession":
+        if self.from_h == self.to_h:
+            raise ValueError("from_h and to_h are the same hour: a node is never there; the whole day is 0 to 24")
+        return self
 
 
 class TraceSession(_Session):

@@ -43,9 +43,12 @@ def _diurnal(
 ) -> list[Interval]:
     shift_h = rng.uniform(-session.spread_h, session.spread_h)
     length_h = (session.to_h - session.from_h) % DAY_H
-    first_h = session.from_h + shift_h - local_h - DAY_H  # of the day before, which may still go on
+    if length_h == 0:  # from 0 to 24
+        return [ALWAYS]
+    # Two days before: where local time is behind UTC, that is the day which may still go on.
+    first_h = session.from_h + shift_h - local_h - 2 * DAY_H
     found = []
-    for day in range(math.ceil(until_s / day_s) + 3):
+    for day in range(math.ceil(until_s / day_s) + 4):
         begin, end = ((first_h + day * DAY_H + more) / DAY_H * day_s for more in (0.0, length_h))
         if end > 0 and begin < until_s:
             found.append((max(0.0, begin), end))

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
 from typing import Any, Protocol
 
+from node.simulation.derived import share_of
 from node.simulation.observations import Observations
 from node.simulation.scenario import Invariants, NodeGroup, Scenario
 from node.simulation.scenario_file import LoadedScenario
@@ -203,7 +204,7 @@ def broken_invariants(scenario: Scenario, honest: Sequence[JudgedNode]) -> Itera
     short = [member.name for member in honest if not member.finished]
     if asked.all_finish and short:
         yield f"all_finish: {_some(short)} did not come to the last round"
-    if asked.finish_share is not None and len(honest) - len(short) < asked.finish_share * len(honest):
+    if asked.finish_share is not None and len(honest) - len(short) < share_of(len(honest), asked.finish_share):
         yield f"finish_share: {len(honest) - len(short)} of {len(honest)} came to the last round"
     if asked.no_honest_ban and (bans := _honest_bans(honest)):
         yield f"no_honest_ban: {_some(bans)}"

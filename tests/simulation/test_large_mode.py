@@ -212,6 +212,12 @@ device = "card"
     assert (back.starts, late.starts) == (2, 1)
 
 
+def test_of_those_who_may_join_later_the_others_are_there_from_the_start(tmp_path):
+    join = '[[events]]\nkind = "join"\nat_s = 1.0\nnodes = ["*"]\nshare = 0.5\n'
+    swarm = play_large(scenario(tmp_path, join, "train.rounds=4")).swarm
+    assert all(node.started and node.finished for node in swarm.nodes)
+
+
 def test_halves_that_are_parted_heal(tmp_path):
     few, others = (json.dumps([f"home-{number}" for number in numbers]) for numbers in (range(3), range(3, 14)))
     more = f"""

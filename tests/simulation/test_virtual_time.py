@@ -9,7 +9,7 @@ from statistics import fmean, median, stdev
 import pytest
 import trio
 
-from node.simulation.derived import identity_of, rng_of
+from node.simulation.derived import identity_of, rng_of, share_of
 from node.simulation.scenario import DeviceClass, DiurnalSession, TraceSession, WeibullSession
 from node.simulation.sessions import ALWAYS, intervals
 from node.simulation.virtual_executor import KilledError, VirtualExecutor
@@ -132,9 +132,32 @@ def test_a_diurnal_session_follows_the_local_hour() -> None:
     assert drawn(nights, until_s=100.0, local_h=12.0) == [(60.0, 200.0)]
 
 
+def test_a_whole_day_has_no_end() -> None:
+    day = DiurnalSession(kind="diurnal", from_h=0, to_h=24, spread_h=1)
+    assert drawn(day) == [ALWAYS]
+
+
+@pytest.mark.parametrize("local_h", [-14.0, -8.0, 0.0, 8.0, 16.0, 38.0])
+@pytest.mark.parametrize(("from_h", "to_h"), [(22, 17), (20, 19), (1, 0), (8, 20), (24, 1)])
+def test_who_is_there_at_the_start_is_so_by_its_local_hour(from_h: float, to_h: float, local_h: float) -> None:
+    found = drawn(DiurnalSession(kind="diurnal", from_h=from_h, to_h=to_h), until_s=300.0, local_h=local_h)
+    for whole in range(300):
+        second = whole + 0.5  # beside the hours at which it comes and goes: ten seconds are an hour here
+        hour = (local_h + second / 10) % 24
+        there = (hour - from_h) % 24 < (to_h - from_h) % 24
+        assert there == any(begin <= second < end for begin, end in found), hour
+
+
 def test_a_trace_and_no_session() -> None:
     assert drawn(TraceSession(kind="trace", intervals_s=[[0, 5], [10, 20], [2000, 3000]])) == [(0, 5), (10, 20)]
     assert drawn(None) == [ALWAYS]
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "found"), [(100, 0.07, 7), (25, 0.28, 7), (20, 0.55, 11), (3, 0.5, 2), (9, 0.0, 0), (9, 1.0, 9)]
+)
+def test_a_share_is_rounded_up_from_what_is_written(count: int, share: float, found: int) -> None:
+    assert share_of(count, share) == found
 
 
 def test_each_purpose_has_random_numbers_of_its_own() -> None:

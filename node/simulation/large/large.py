@@ -12,7 +12,7 @@ import torch
 
 from node.config.schema import Config
 from node.config.selection_section import ALL
-from node.simulation.derived import rng_of
+from node.simulation.derived import rng_of, share_of
 from node.simulation.large.large_logs import LargeLogs
 from node.simulation.large.large_node import LargeNode
 from node.simulation.large.large_swarm import LargeSwarm
@@ -258,13 +258,11 @@ def _device(scenario: Scenario, name: str | None) -> DeviceClass:
 def _actions(scenario: Scenario, swarm: LargeSwarm) -> list[tuple[float, int, Action]]:
     """Comings and goings, and the scenario's events, in order of time."""
     found: list[tuple[float, Action]] = []
-    joining = {
-        name for event in scenario.events if isinstance(event, JoinEvent) for name in scenario.selected(event.nodes)
-    }
-    for node in swarm.nodes:
-        if node.name not in joining:
-            found += _comings(scenario, node)
     parts = _Cuts(scenario, swarm)
+    joining = parts.joining()
+    for node in swarm.nodes:
+        if node.index not in joining:
+            found += _comings(scenario, node)
     for number, event in enumerate(scenario.events):
         found += list(parts.of(number, event))
     ordered = sorted(enumerate(found), key=lambda each: (each[1][0], each[0]))
@@ -302,6 +300,15 @@ class _Cuts:
             number for number, event in enumerate(scenario.events) if isinstance(event, StallEvent)
         )
         """Events that `heal` does not end."""
+
+    def joining(self) -> frozenset[int]:
+        """Return the nodes that start by an event: of those that it selects, the drawn ones."""
+        meant = (
+            self._meant(number, event.nodes, event.share)
+            for number, event in enumerate(self._scenario.events)
+            if isinstance(event, JoinEvent)
+        )
+        return frozenset(index for indices in meant for index in indices)
 
     def of(self, number: int, event: object) -> Sequence[tuple[float, Action]]:
         """Return what an event does when."""
@@ -362,7 +369,7 @@ class _Cuts:
     def _meant(self, number: int, selectors: list[str], share: float) -> list[int]:
         names = self._scenario.selected(selectors)
         if share < 1:
-            drawn = set(rng_of(self._scenario.seed, "event", str(number)).sample(names, math.ceil(share * len(names))))
+            drawn = set(rng_of(self._scenario.seed, "event", str(number)).sample(names, share_of(len(names), share)))
             names = [name for name in names if name in drawn]
         return [self._index[name] for name in names]
 
