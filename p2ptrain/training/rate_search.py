@@ -75,13 +75,13 @@ class FoundRate:
 
 def search(loss_at: Callable[[float], float], *, first: float = FIRST_RATE) -> Iterator[Trial]:
     """Yield trials, each as it ends: from `first` by factors of four to where the loss is least, then by two to both
-    sides of it. `loss_at` runs one; NaN counts as infinite. Five to seven trials where `first` is within a factor of
-    sixteen of the best rate."""
+    sides of it. `loss_at` runs one; NaN and minus infinity count as infinite. Five to seven trials where `first` is
+    within a factor of sixteen of the best rate."""
     losses: dict[float, float] = {}
 
     def tried(rate: float) -> Trial:
         loss = loss_at(rate)
-        losses[rate] = math.inf if math.isnan(loss) else loss
+        losses[rate] = loss if math.isfinite(loss) else math.inf
         return Trial(rate=rate, loss=losses[rate])
 
     def best() -> float:

@@ -96,3 +96,8 @@ def test_the_same_trial_twice_is_the_same_and_rates_differ():
     low, again, high = (run_trial(task, train, rate, 15) for rate in (1e-4, 1e-4, 1e-2))
     assert low == again
     assert high < low - 0.1, "a hundred times the rate learns more in fifteen steps"
+
+
+def test_a_loss_below_all_numbers_is_no_best_one():
+    told = list(search(lambda rate: -math.inf if rate > FIRST_RATE else valley(FIRST_RATE)(rate)))
+    assert FoundRate(trials=tuple(told), trial_steps=10, total_steps=10).best.loss > -math.inf
