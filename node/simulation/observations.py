@@ -49,7 +49,9 @@ class Observations:
     def observe(self, event: Event, now: float) -> None:
         """Take in an event."""
         told = {key: value for key, value in event.to_record().items() if key not in OF_THE_MACHINE}
-        line = json.dumps(told, sort_keys=True, default=str).replace(str(self.folder), "")
+        line = json.dumps(told, sort_keys=True, default=str)
+        if self.folder.is_absolute():  # else its name may be any word of an event
+            line = line.replace(json.dumps(str(self.folder))[1:-1], "")
         self.digest.update(f"{line}\n".encode())
         match event:
             case RoundTrained():

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from node.config.config_errors import did_you_mean
 from node.config.schema import Config, from_raw
 from node.config.toml_source import Raw, merge, parse_value, read_file
-from node.simulation.scenario import NodeGroup, Scenario
+from node.simulation.scenario import AttackEvent, NodeGroup, Scenario
 from node.system.errors import UsageError
 
 MODES = ("faithful", "large")
@@ -54,6 +54,7 @@ def load_scenario(
         raise _from_validation(path, error) from None
     if scenario.mode not in MODES:
         raise UsageError(f"{path}: mode = {scenario.mode!r} is not there yet", f"there is {', '.join(MODES)}")
+    _check_attack(path, scenario)
     return LoadedScenario(
         path, tuple(sets), scenario, {group.name: _config(scenario, group) for group in scenario.nodes}
     )
@@ -64,6 +65,18 @@ def _read(path: Path) -> Raw:
         what = f"{path} is a folder, and no scenario" if path.is_dir() else f"there is no scenario {path}"
         raise UsageError(what, "some are in configs/scenarios/")
     return dict(read_file(path))
+
+
+def _check_attack(path: Path, scenario: Scenario) -> None:
+    """Raise UsageError for an [attack] that an event begins and no node can carry out."""
+    if not any(isinstance(event, AttackEvent) for event in scenario.events):
+        return
+    try:
+        found = from_raw({"attack": dict(scenario.attack)}).attack.find()
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", error.hint) from None
+    if found is None:
+        raise UsageError(f"{path}: an event begins an attack, and [attack] names none", "add a name to [attack]")
 
 
 def _config(scenario: Scenario, group: NodeGroup) -> Config:

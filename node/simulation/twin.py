@@ -172,7 +172,8 @@ class Twin:
             told = sum(it.bytes_sent for it in nodes), sum(it.told.payload_bytes for it in nodes)
             self.sent.setdefault(int(trio.current_time()), told)
             sizes = tuple(it.swarm_size for it in nodes if it.swarm_size is not None)
-            self.believed.setdefault(int(trio.current_time()), sizes)
+            before = next(reversed(self.believed.values()), ())
+            self.believed.setdefault(int(trio.current_time()), before if sizes == before else sizes)
             if all(member.over for member in self.honest):
                 return
 
@@ -266,7 +267,7 @@ def check(loaded: LoadedScenario) -> None:
 @contextmanager
 def _working(folder: Path | None) -> Iterator[Path]:
     if folder is not None:
-        yield folder
+        yield folder.absolute()  # events name it: no other text of theirs is alike
         return
     made = Path(tempfile.mkdtemp(prefix="p2ptrain-", dir=MEMORY if MEMORY.is_dir() else None))
     try:

@@ -1,6 +1,7 @@
 """What came of a simulation: figures, a digest of all events, and which invariants were broken."""
 
 import hashlib
+import math
 import platform
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,20 +66,26 @@ class SimulationResult:
     most_steps_in_a_second: int
     groups: tuple[GroupFigures, ...]
     broken: tuple[str, ...]
-    """Invariants that do not hold, errors of honest nodes, a livelock."""
+    """Invariants that do not hold, errors of honest nodes and of liars that closed no round, honest nodes that have
+    diverged, a livelock."""
     replay: str
     """The command that plays this again."""
     versions: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
+        """Return it as JSON values: a mean that is not finite, of nodes of which one has diverged, is null."""
+        told = asdict(self)
+        for table in (told, *told["groups"]):
+            table |= {
+                key: None for key, value in table.items() if isinstance(value, float) and not math.isfinite(value)
+            }
+        return told
 
 
 def replay_command(loaded: LoadedScenario) -> str:
     """Return the command that plays a scenario again."""
     words = ["p2ptrain", "simulate", str(loaded.path), "--seed", str(loaded.scenario.seed)]
-    words += ["--until", f"{loaded.scenario.until_s:g}"]
+    words += ["--until", str(loaded.scenario.until_s).removesuffix(".0")]
     words += [] if loaded.calibration is None else ["--calibration", str(loaded.calibration)]
     for text in loaded.sets:
         words += ["--set", text]
@@ -192,9 +199,15 @@ def versions() -> dict[str, str]:
 def _broken(course: Course) -> Iterable[str]:
     if course.livelock:
         yield course.livelock
-    for member in course.honest:
+    for member in course.members.values():
+        if member.error is not None and member.lied and member.told.rounds:
+            continue  # a liar that the others leave alone ends so
         if member.error is not None:
             yield f"{member.name} failed: {member.error.line()}"
+        elif not member.lied and (loss := member.told.loss) is not None and not math.isfinite(loss):
+            yield f"{member.name} has diverged: its held-out loss is {loss}"
+    if not course.honest:
+        yield "no node is left to judge by: every trainer lies, or there is none"
     yield from broken_invariants(course.loaded.scenario, course.honest)
 
 
@@ -241,7 +254,7 @@ def _not_recovered(scenario: Scenario, honest: Sequence[JudgedNode], rounds: int
             after.append(min(later))
     if not after:
         yield f"recovers_within: no node was evaluated before {begins:g} s and within {rounds} rounds after {ends:g} s"
-    elif fmean(after) > fmean(before):
+    elif not fmean(after) <= fmean(before):  # as where one is NaN
         yield (
             f"recovers_within: {rounds} rounds after {ends:g} s the mean held-out loss is {fmean(after):.4f}, "
             f"above the {fmean(before):.4f} of before {begins:g} s"

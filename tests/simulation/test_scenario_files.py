@@ -50,6 +50,7 @@ all_finish = true
         ('events.0.nodes=["away"]', "events[0] names no node by 'away': groups are home"),
         ("events.0.kind=explode", "events[0]: input tag 'explode'"),
         ("nodes.home.lies=true", "nodes.home lies and nothing says how: add [attack] with a name"),
+        ("sessions.nights.to_h=18", "the whole day is 0 to 24"),
         ("nodes.home.region=moon", "nodes.home.region: there is no 'moon'"),
         ("sync.aggregator=meen", "did you mean mean?"),
         ("seed.deep.key=1", "seed: input should be a valid integer"),
@@ -82,6 +83,14 @@ def test_what_cannot_be_simulated_is_refused(
     monkeypatch.setattr("node.simulation.sealed.hashes_are_fixed", lambda: True)
     assert main(["simulate", str(scenario_in(tmp_path).path), "--set", given]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["nonsense", "none"])
+def test_an_attack_that_no_node_can_begin_is_refused(tmp_path: Path, name: str) -> None:
+    """Else the node ends at its event, and the file's promises are kept against nobody."""
+    event = '[[events]]\nkind = "attack"\nat_s = 3\nnodes = ["home-0"]\n'
+    with pytest.raises(UsageError, match=r"attack\.name|\[attack\]"):
+        scenario_in(tmp_path, f'[attack]\nname = "{name}"\n{event}')
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

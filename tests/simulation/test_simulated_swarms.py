@@ -3,8 +3,10 @@
 import gc
 import itertools
 import json
+import math
 import signal
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ from node.simulation import member, twin
 from node.simulation.scenario import Invariants
 from node.simulation.scenario_file import load_scenario
 from node.simulation.twin import Played, play
-from node.simulation.verdict import broken_invariants, judged
+from node.simulation.verdict import broken_invariants, judged, replay_command
+from node.system.errors import RunError
 from node.system.run_dir import EVENTS, node_dirs
 
 LONG = ("train.rounds=12", "train.eval_every=12")
@@ -329,6 +332,70 @@ def test_bans_among_honest_and_unfinished_nodes_are_told(tmp_path: Path) -> None
         "staleness_max",
     ]
     assert "home-0 banned home-1" in lines[2]
+
+
+def test_an_observer_that_fails_and_a_liar_that_never_lied_are_told(tmp_path: Path) -> None:
+    text = '[[nodes]]\nname = "watch"\nsettings = { node = { role = "observer" } }\n'
+    text += '[[nodes]]\nname = "liar"\nattack = { name = "sign_flip" }\n'
+    one = played(tmp_path, text, "train.rounds=1")
+    assert judged(one).broken == ()
+    observer, liar = one.members["watch-0"], one.members["liar-0"]
+    observer.error, liar.error, liar.told.rounds = RunError("no space"), RunError("no attack"), 0
+    assert judged(one).broken == ("watch-0 failed: no space", "liar-0 failed: no attack")
+
+
+def test_a_liar_that_ends_alone_is_no_failure(tmp_path: Path) -> None:
+    one = played(tmp_path, "", "train.rounds=1")
+    liar = one.twin.honest[0]
+    liar.error, liar.lied = RunError("it learned alone"), True
+    assert judged(one).broken == ()
+    liar.lied = False
+    assert judged(one).broken == ("home-0 failed: it learned alone",)
+
+
+def test_where_all_turn_nobody_is_left_to_judge_by(tmp_path: Path) -> None:
+    text = '[attack]\nname = "sign_flip"\n[[events]]\nkind = "attack"\nat_s = 0.5\nnodes = ["*"]\n'
+    asked = "[assert]\nall_finish = true\nfinish_share = 1.0\n"
+    (line,) = judged(played(tmp_path, text + asked)).broken
+    assert line.startswith("no node is left to judge by")
+
+
+def test_a_loss_that_is_no_number_is_told_and_is_null_in_json(tmp_path: Path) -> None:
+    """As in the large mode, where no node ends at once."""
+    event = '[[events]]\nkind = "stall"\nat_s = 0.5\nfor_s = 0.1\nnodes = ["home-0"]\n'
+    one = played(tmp_path, event, "train.rounds=1")
+    one.twin.honest[0].told.losses.append((30.0, 1, math.nan))
+    result = judged(one)
+    assert result.broken == ("home-0 has diverged: its held-out loss is nan",)
+    told = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert told["loss_mean"] is told["groups"][0]["loss"] is None
+    for node in one.twin.honest:
+        node.told.losses[:] = [(0.0, 0, 2.0), (30.0, 1, math.nan)]
+    asked = one.twin.scenario.model_copy(update={"invariants": Invariants(recovers_within=3)})
+    assert any(line.startswith("recovers_within") for line in broken_invariants(asked, one.twin.honest))
+
+
+@pytest.mark.parametrize(("until_s", "said"), [(60.0, "60"), (1234567.5, "1234567.5"), (0.1234567, "0.1234567")])
+def test_the_command_that_plays_it_again_ends_it_when_it_ended(tmp_path: Path, until_s: float, said: str) -> None:
+    loaded = scenario_in(tmp_path, "", f"until_s={until_s!r}")
+    assert f" --until {said} " in replay_command(loaded)
+
+
+@pytest.mark.parametrize("name", ["round", "é"])
+def test_the_folders_name_changes_no_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Played, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).mkdir()
+    there = judged(play(scenario_in(tmp_path), folder=Path(name)))
+    assert there.events_digest == judged(found).events_digest
+
+
+def test_who_believes_in_as_many_as_before_is_not_kept_anew(tmp_path: Path) -> None:
+    """A week of virtual time has as many seconds as ten runs of a million."""
+    kept = list(played(tmp_path, "", "train.rounds=24", "train.eval_every=24").twin.believed.values())
+    assert len({id(sizes) for sizes in kept}) < len(kept)
+    assert all(one is other for one, other in pairwise(kept) if one == other)
 
 
 # -- the command
