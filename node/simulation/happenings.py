@@ -1,5 +1,6 @@
 """Performs the events of a scenario at their times."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -52,6 +53,8 @@ class Happenings:
     members: dict[str, Member]
     seed: int
     _barriers: list[_Barrier] = field(default_factory=list)
+    _begun: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By kind and node, how many events last now: the last one to end lets the node be."""
 
     def prepare(self) -> None:
         """Before anything runs: who is to join later is not there, and who will be started is waited for."""
@@ -85,7 +88,7 @@ class Happenings:
     async def _to_nodes(self, event: SimEvent, members: Sequence[Member]) -> None:
         match event:
             case StallEvent():
-                await self._for(members, event.for_s, self._stall, self._unstall)
+                await self._for(event.kind, members, event.for_s, self._stall, self._unstall)
             case KillEvent():
                 _each(members, lambda member: member.down("kill"))
             case LeaveEvent():
@@ -98,9 +101,10 @@ class Happenings:
             case ClockSkewEvent():
                 _each(members, lambda member: setattr(member, "ahead_s", event.ahead_s))
             case DiskFullEvent():
-                await self._for(members, event.for_s, _fill, _empty)
+                await self._for(event.kind, members, event.for_s, _fill, _empty)
             case DiskStallEvent():
                 await self._for(
+                    event.kind,
                     members,
                     event.for_s,
                     lambda member: setattr(member.disk, "takes_s", event.takes_s),
@@ -109,15 +113,18 @@ class Happenings:
 
     async def _for(
         self,
+        kind: str,
         members: Sequence[Member],
         seconds: float | None,
         begin: Callable[[Member], None],
         end: Callable[[Member], None],
     ) -> None:
+        self._begun.update((kind, member.name) for member in members)
         _each(members, begin)
         if seconds is not None:
             await trio.sleep(seconds)
-            _each(members, end)
+            self._begun.subtract((kind, member.name) for member in members)
+            _each([member for member in members if not self._begun[kind, member.name]], end)
 
     def _meant(self, number: int, selectors: list[str], share: float) -> list[Member]:
         """The nodes of an event, of which the seed draws its share."""

@@ -246,6 +246,16 @@ def test_a_disk_that_stays_full_is_a_failure_with_a_replay(tmp_path: Path) -> No
 
 
 @pytest.mark.thorough
+def test_of_two_events_of_a_kind_the_longer_one_lasts(tmp_path: Path) -> None:
+    events = "".join(
+        f'[[events]]\nkind = "disk_full"\nat_s = {at_s}\nfor_s = {for_s}\nnodes = ["home-0"]\n'
+        for at_s, for_s in ((0.1, 100.0), (0.2, 0.3))
+    )
+    members = played(tmp_path, events).members
+    assert members["home-0"].disk.full
+    assert not members["home-1"].disk.full
+
+
 def test_a_slow_disk_takes_its_time(tmp_path: Path) -> None:
     text = '\n[[events]]\nkind = "disk_stall"\nat_s = 0.0\nnodes = ["home-3"]\ntakes_s = 3.0\n'
     quick, slow = judged(played(tmp_path)), judged(played(tmp_path, text))
