@@ -26,13 +26,15 @@ _NO_SYNC_OF_FOLDERS: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
 def write_atomic(path: Path, data: bytes, *, mode: int = ORDINARY) -> None:
     """Replace `path` by a file that holds `data`; its folder must exist. `mode`: permissions, less the umask.
 
-    Raises OSError. Then the old file is still there or, where only the folder could not be synced, the new one.
+    Raises OSError. Then the old file is still there or, where only the folder could not be synced, the new one. What is
+    there and is no file is never replaced.
     """
     write_pieces_atomic(path, [data], mode=mode)
 
 
 def write_pieces_atomic(path: Path, pieces: Iterable[bytes | memoryview], *, mode: int = ORDINARY) -> None:
     """Do so with `pieces` of what the file holds, one after another."""
+    _check_replaceable(path)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         _write_synced(beside, pieces, mode)
@@ -41,6 +43,15 @@ def write_pieces_atomic(path: Path, pieces: Iterable[bytes | memoryview], *, mod
         with suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raise FileExistsError for a device, a pipe, a socket or a name for one, such as /dev/stdout. Nothing else would
+    stop root from putting a file in the place of /dev/null, for all programs of the machine."""
+    # /dev/stdout leads through /proc to what it is at the time, which may be a file.
+    through_proc = path.is_symlink() and path.readlink().is_relative_to("/proc")
+    if through_proc or (path.exists() and not path.is_file() and not path.is_dir()):
+        raise FileExistsError(errno.EEXIST, "it is a device or a pipe, and is not replaced", str(path))
 
 
 def rename_durably(source: Path, target: Path) -> None:

@@ -155,6 +155,8 @@ def write_atomic(path: Path, data: bytes) -> None:
     not take it."""
     try:
         atomic_file.write_atomic(path, data)
+    except (FileExistsError, IsADirectoryError) as error:  # by --out
+        raise RunError(f"cannot write {path}: {error.strerror}", "give the name of a file") from error
     except OSError as error:
         raise RunError(
             f"cannot write {path}: {error.strerror}", "free some disk space, or give another --run-dir"

@@ -159,3 +159,27 @@ def test_nobody_else_writes_beside_and_renames() -> None:
         "node/privacy/chained_log.py",
         "gossip/transport/spool/spool_folder.py",
     }
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "output"])
+def test_what_is_no_file_is_not_replaced(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "place"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:  # a name for it: a test that fails must not cost the machine its /dev/null
+        path.symlink_to({"device": "/dev/null", "output": "/proc/self/fd/1"}[kind])
+    before = path.lstat()
+    with pytest.raises(FileExistsError, match="is not replaced"):
+        write_atomic(path, b"new")
+    assert os.path.samestat(before, path.lstat())
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_to_a_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("old")
+    (tmp_path / "dangling").symlink_to("nothing")
+    for name in ("link", "dangling"):
+        write_atomic(tmp_path / name, b"new")
+        assert (tmp_path / name).read_bytes() == b"new"
+    assert (tmp_path / "old").read_bytes() == b"old"
