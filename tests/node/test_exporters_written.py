@@ -47,6 +47,30 @@ def test_tensorboard_shows_each_round(tmp_path):
     assert "12D3KooW" in shown.Tensors("started/text_summary")[0].tensor_proto.string_val[0].decode()
 
 
+def test_tensorboard_goes_on_when_a_full_disk_has_room_again(tmp_path, monkeypatch):
+    exporter = built("tensorboard", tmp_path)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.compat.tensorflow_stub.io.gfile import LocalFileSystem
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    exporter.export({"event": "round", "round": 1, "train_loss": 1.0, "ts": BEGAN})
+    with monkeypatch.context() as disk:
+        disk.setattr(LocalFileSystem, "append", full)
+        disk.setattr(LocalFileSystem, "write", full)
+        for number in (2, 3, 4):
+            with pytest.raises(OSError, match="No space left"):
+                exporter.export({"event": "round", "round": number, "train_loss": 1.0, "ts": BEGAN})
+    exporter.export({"event": "round", "round": 5, "train_loss": 1.0, "ts": BEGAN})
+    exporter.close()
+    files = sorted((tmp_path / "node-0" / "tensorboard").iterdir())
+    assert len(files) <= 3, "those of tries that failed do not pile up"
+    shown = [EventAccumulator(str(file)).Reload() for file in files]
+    steps = [each.step for it in shown if "train_loss" in it.Tags()["scalars"] for each in it.Scalars("train_loss")]
+    assert sorted(steps) == [1, 5]
+
+
 def test_tensorboard_shows_a_round_at_once(tmp_path):
     exporter = built("tensorboard", tmp_path)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
