@@ -10,7 +10,6 @@ import typer
 from node.cli import options
 from node.system.errors import RunError
 from node.system.run_dir import write_atomic
-from node.system.safe_io import say
 
 if TYPE_CHECKING:
     from node.top.prometheus_sd import Entry, RunTargets
@@ -36,7 +35,7 @@ def targets(
         bool, typer.Option("--watch", help="Go on, and write anew whenever a node comes or goes.")
     ] = False,
     run: Annotated[str, typer.Option(help="The label `run`. (default: the run folder's name)")] = "",
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks.")] = EVERY_S,
+    every: Annotated[float, typer.Option(min=0.1, max=86400, metavar="SECONDS", help="Between two looks.")] = EVERY_S,
     json: options.Json = False,
 ) -> None:
     """List where the nodes of a run serve their metrics, for Prometheus' service discovery (file_sd and http_sd).
@@ -59,8 +58,7 @@ def _watch(source: "RunTargets", out: Path | None, every: float, *, json: bool) 
         seen = source.look_patiently(time.time())
         if seen != told:
             try:
-                if not _tell(seen, out, json=json, watching=True):
-                    return
+                _tell(seen, out, json=json, watching=True)
             except RunError as error:
                 if told is None:  # the file was never written: its folder is not there, or not ours
                     raise
@@ -70,13 +68,13 @@ def _watch(source: "RunTargets", out: Path | None, every: float, *, json: bool) 
         time.sleep(every)
 
 
-def _tell(entries: "list[Entry]", out: Path | None, *, json: bool, watching: bool) -> bool:
-    """Whether somebody still reads it."""
+def _tell(entries: "list[Entry]", out: Path | None, *, json: bool, watching: bool) -> None:
     from node.top.prometheus_sd import to_line, to_text
 
     if out is not None:
         write_atomic(out, to_text(entries).encode())
-        return True
+        return
+    lines = "".join(f"{each['labels']['node']}  {each['targets'][0]}\n" for each in entries)
     if json:
-        return say(sys.stdout, to_line(entries) if watching else to_text(entries))
-    return say(sys.stdout, "".join(f"{each['labels']['node']}  {each['targets'][0]}\n" for each in entries))
+        lines = to_line(entries) if watching else to_text(entries)
+    typer.echo(lines, nl=False)  # a reader that is gone and a full disk end the command, each with its exit code

@@ -1,6 +1,5 @@
 """`p2ptrain top`: a node or a whole run, live in the terminal."""
 
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +7,6 @@ import typer
 from rich.console import Console
 
 from node.cli import options
-from node.system.safe_io import say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,7 +21,7 @@ HINT = "q leaves"
 def top(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a node's folder, or a node's status URL.")],
     once: Annotated[bool, typer.Option("--once", help="Print the picture once, and leave.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks.")] = EVERY_S,
+    every: Annotated[float, typer.Option(min=0.1, max=86400, metavar="SECONDS", help="Between two looks.")] = EVERY_S,
     token_file: options.TokenFile = None,
     json: options.Json = False,
 ) -> None:
@@ -67,8 +65,8 @@ def _lines(source: "Source", every: float, *, once: bool) -> None:
 
     while True:
         nodes = source.look()
-        speaks = say(sys.stdout, to_line({"ts": round(time.time(), 3), "nodes": as_json(nodes)}))
-        if once or not speaks or all(node.progress.over for node in nodes):
+        typer.echo(to_line({"ts": round(time.time(), 3), "nodes": as_json(nodes)}), nl=False)
+        if once or all(node.progress.over for node in nodes):
             return
         time.sleep(every)
 

@@ -1,5 +1,6 @@
 """`p2ptrain monitor targets`: who is to be scraped, by the folders of a run alone."""
 
+import errno
 import json
 import os
 import subprocess
@@ -210,6 +211,26 @@ def test_it_goes_on_and_writes_what_has_changed(tmp_path, capsys, monkeypatch):
     assert main(["monitor", "targets", "--run-dir", str(run), "--watch", "--json"]) == 130
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [names(line) for line in lines] == [["node-0", "node-1"], ["node-1"]]
+
+
+@pytest.mark.parametrize("words", [["monitor", "targets", "--run-dir"], ["top", "--once"]])
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_full_disk_behind_stdout_is_no_success(words, more, tmp_path, capsys, monkeypatch):
+    write(tmp_path / "run" / "node-0", 0)
+
+    def full(text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(sys.stdout, "write", full)
+        assert main([*words, str(tmp_path / "run"), *more]) == 1
+    assert "No space left" in capsys.readouterr().err
+
+
+def test_times_that_no_clock_has_are_wrong_usage(tmp_path, capsys):
+    for words in (["monitor", "targets", "--watch", "--run-dir"], ["top"]):
+        assert main([*words, str(tmp_path), "--every", "inf"]) == 2
+        assert "--every" in capsys.readouterr().err
 
 
 def test_a_disk_that_is_full_for_a_while_does_not_end_it(tmp_path, capsys, monkeypatch):
