@@ -11,6 +11,7 @@ const PIXELS = 64, CLASSES = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 // A host may ask for anything, and answer anything: this is as far as it gets.
 const MOST_STEPS = 10000, MOST_BATCH = 1024, MOST_TEXT = 1 << 20;
 const COME_AGAIN = [409, 429, 503], WAIT_MS = 2000, MOST_WAITS = 7;
+let answerMs = 90000;  // a host gives up on a transfer after 60 s; one that says nothing at all must not hold the page
 const PURPOSE = new TextEncoder().encode("p2ptrain-visit-1\0");
 
 // -- bytes
@@ -210,18 +211,28 @@ class Visitor {
 
   async ask(path, body) {
     const headers = this.token ? { authorization: `Bearer ${this.token}` } : {};
-    const answer = await fetch(this.host + path, { method: body ? "POST" : "GET", body, headers }).catch(() => {
-      const words = `no answer from ${this.host}: it is not there, its certificate is not valid by this device's clock, or it`
-        + " does not let this page visit (visits.origins)";
-      throw Object.assign(new Error(words), { status: this.payload ? 503 : 0 });  // one that was there may come again
-    });
+    const asked = { method: body ? "POST" : "GET", body, headers, signal: AbortSignal.timeout(answerMs) };
+    const answer = await fetch(this.host + path, asked).catch(() => { throw this.away(); });
     if (answer.ok) return answer;
     const { error } = await this.told(answer).catch(() => ({}));
     throw Object.assign(new Error(`refused: ${error ?? answer.status}`), { status: answer.status });
   }
 
+  away() {
+    const words = `no answer from ${this.host}: it is not there, its certificate is not valid by this device's clock, or it`
+      + " does not let this page visit (visits.origins)";
+    return Object.assign(new Error(words), { status: this.payload ? 503 : 0 });  // one that was there may come again
+  }
+
+  // All bytes of an answer. Its host may go away within it: browsers say so by errors of these kinds.
+  bytes(answer, most) {
+    return read(answer.body, most).catch(error => {
+      throw error instanceof TypeError || error instanceof DOMException ? this.away() : error;
+    });
+  }
+
   async told(answer) {
-    const text = new TextDecoder().decode(await read(answer.body, MOST_TEXT));
+    const text = new TextDecoder().decode(await this.bytes(answer, MOST_TEXT));
     try {
       return Object(JSON.parse(text));
     } catch (error) {
@@ -249,7 +260,7 @@ class Visitor {
   async model() {
     const have = this.payload && hex(await sha256(this.payload));
     const answer = await this.ask(have ? `/v1/model?have=${have}` : "/v1/model");
-    const form = answer.headers.get("p2ptrain-form"), bytes = await read(answer.body, PAYLOAD_BYTES);
+    const form = answer.headers.get("p2ptrain-form"), bytes = await this.bytes(answer, PAYLOAD_BYTES);
     if (form === "whole") this.payload = bytes;
     if (form === "difference") this.payload = await changed(this.payload ?? bytes, bytes, BLOCKS);
     const digest = await sha256(this.payload ?? bytes);
@@ -264,7 +275,9 @@ class Visitor {
   async visit(rows) {
     const key = new Uint8Array(await crypto.subtle.exportKey("raw", this.key.publicKey));
     const visit = await this.asked(key), { digest, form, round } = await this.model();
-    const start = decode(this.payload, NUMEL, BLOCK), { x, loss } = await train(start, visit, rows);
+    const start = decode(this.payload, NUMEL, BLOCK);
+    if (!start.every(Number.isFinite)) throw new Error("the node's model has values that are no numbers");
+    const { x, loss } = await train(start, visit, rows);
     const payload = encode(x.map((value, at) => value - start[at]), BLOCK);
     const place = new DataView(new ArrayBuffer(8));
     place.setBigUint64(0, BigInt(round), true);

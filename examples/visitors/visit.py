@@ -101,8 +101,7 @@ def train(start: Floats, visit: dict[str, Any], data: Floats, rng: np.random.Gen
         losses.append(loss)
         g = np.concatenate([grads[name].ravel() for name in NAMES])
         g *= min(1.0, visit["clip_norm"] / (float(np.linalg.norm(g)) + 1e-12)) if visit["clip_norm"] else 1.0
-        mean += (1 - BETAS[0]) * (g - mean)
-        square += (1 - BETAS[1]) * (g**2 - square)
+        mean, square = mean + (1 - BETAS[0]) * (g - mean), square + (1 - BETAS[1]) * (g**2 - square)
         rate = visit["learning_rate"] / (1 - BETAS[0] ** step)
         x -= rate * mean / (np.sqrt(square / (1 - BETAS[1] ** step)) + EPSILON)
     return x, sum(losses) / len(losses)
@@ -160,6 +159,7 @@ def key_of(file: Path) -> SigningKey:
     return SigningKey(file.read_bytes())
 
 
+@np.errstate(invalid="raise")  # one of WRONG: a model that is no numbers, or becomes none
 def main() -> None:
     """Visit once, and print the round, the loss and the bytes."""
     words = argparse.ArgumentParser(description="Train some steps with a p2ptrain node.")

@@ -281,6 +281,30 @@ def test_a_web_page_waits_for_its_turn_and_bounds_what_a_host_may_ask(tmp_path: 
         assert "has another one" in told(f"[[200, JSON.stringify({{ {visit}, block: 1 }})]]")[0]
         too_long = told(f"[[200, JSON.stringify({{ {visit} }})], [200, new Uint8Array(PAYLOAD_BYTES + 1)]]")
         assert too_long == ["the host sends more than there is to send"]
+        cut = "new ReadableStream({ pull(body) { body.error(new TypeError('network error')); } })"
+        assert told(f"[[200, {cut}]]")[0].startswith("no answer from http://127.0.0.1:1: ")
+        waits = browser.evaluate(
+            f"""(async () => {{
+                const visitor = new Visitor("http://127.0.0.1:1", "", null), answer = () => new Response({cut});
+                visitor.payload = new Uint8Array(PAYLOAD_BYTES);
+                globalThis.fetch = async () => answer();
+                const model = await visitor.model().catch(error => error.status);
+                answerMs = 50;
+                const silent = signal => new Promise((_, no) => {{ signal.onabort = () => no(signal.reason); }});
+                globalThis.fetch = (url, {{ signal }}) => silent(signal);
+                return [model, await visitor.ask("/v1/visit").catch(error => error.status)];
+            }})()"""
+        )
+        infinite = browser.evaluate(
+            """(async () => {
+                const visitor = new Visitor("http://127.0.0.1:1", "", await newKey());
+                visitor.payload = new Uint8Array(PAYLOAD_BYTES).fill(255);
+                visitor.asked = visitor.model = async () => ({});
+                return visitor.visit([]).catch(error => error.message);
+            })()"""
+        )
+        assert infinite == "the node's model has values that are no numbers"
+        assert waits == [503, 503], "a host that was there before may come again"
         bomb = browser.evaluate(
             """(async () => {
                 const zeros = new Blob([new Uint8Array(2 ** 26)]).stream();

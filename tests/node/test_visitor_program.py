@@ -141,6 +141,16 @@ def test_a_difference_is_inflated_to_a_models_bytes_at_most() -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(("model", "batch_size"), [(b"\xff" * len(WHOLE), 4), (WHOLE, 0)])
+def test_a_model_that_is_or_becomes_no_numbers_ends_with_one_line(
+    model: bytes, batch_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "WHOLE", model)
+    visit = changed_visit(batch_size=batch_size)
+    with answering(visit, model, "whole") as url, pytest.raises(SystemExit, match=r"^no answer .*invalid value"):
+        visited(monkeypatch, tmp_path, url)
+
+
 def test_it_visits_a_host_that_answers_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
