@@ -18,13 +18,14 @@ from starlette.types import Message, Receive, Scope, Send
 from visit_harness import VisitedHost, certificate, here, noise, settings
 
 from node.config.schema import from_raw
+from node.config.visits_section import VisitsConfig
 from node.page.http1 import ANSWER_S, CHUNK_BYTES, STALL_S, Http1Connection
 from node.page.serving import MAX_STRANGERS
 from node.roles.assembly import check_runnable
 from node.system.errors import UsageError
 from node.visits import visit_server
 from node.visits.difference_head import HEAD_BYTES
-from node.visits.visit_server import VisitServer
+from node.visits.visit_server import VisitGuard, VisitServer
 from p2ptrain.visits.model_versions import apply_difference
 
 TOKEN = "a-token-of-the-test"
@@ -140,6 +141,20 @@ async def test_with_a_token_nobody_else_is_answered(tmp_path: Path) -> None:
         assert told(await client.get("/v1/visit")) == (401, "token")
         assert told(await client.get("/v1/visit", headers={"authorization": "Bearer wrong"})) == (401, "token")
         assert (await client.get("/v1/visit", headers={"authorization": f"Bearer {TOKEN}"})).status_code == 200
+
+
+@pytest.mark.parametrize(("token", "given", "times"), [("t" * 20, "t" * 20, 1), ("t" * 20, "x", 0), ("", "", 0)])
+async def test_who_shows_no_token_stays_a_stranger(token: str, given: str, times: int) -> None:
+    admitted: list[int] = []
+
+    async def answered(*_: object) -> None:
+        return None
+
+    guard = VisitGuard(answered, VisitsConfig(listen="127.0.0.1:8443"), token)
+    headers = [(b"host", b"127.0.0.1"), (b"authorization", f"Bearer {given}".encode())]
+    state = {"admit": lambda: admitted.append(1)}
+    await guard({"type": "http", "method": "GET", "headers": headers, "state": state}, answered, answered)
+    assert len(admitted) == times
 
 
 async def test_on_loopback_a_name_that_a_stranger_chose_is_not_answered(host: VisitedHost) -> None:
