@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 from _pytest.doctest import DoctestModule
+from compiled_files import compile_part
 from hypothesis import settings
 from sizes import examples, share
 
@@ -26,6 +27,12 @@ gc.disable()  # until all is imported and collected: it makes hundreds of thousa
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--share`."""
     parser.addoption("--share", type=share, default=None, metavar="K/N", help="run one test of N: part K, any number")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Of several processes each compiles a part of what all of them import."""
+    if (worker := getattr(session.config, "workerinput", None)) is not None:
+        compile_part(session.config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

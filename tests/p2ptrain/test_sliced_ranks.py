@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 SLACK_BYTES = 40 << 20
 """What allocators, messages and chunks take beside vectors of 33 MB, and gloo."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough  # beside test_sliced_averaging.py, where threads stand for ranks
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +74,12 @@ def ranks(request: pytest.FixtureRequest, expected: dict[str, Any]) -> list[dict
 
 in_cuts = pytest.mark.parametrize(
     "ranks",
-    [
-        ("fsdp", 2),
-        pytest.param(("tp", 2), marks=pytest.mark.thorough),
-        pytest.param(("fsdp", 4), marks=pytest.mark.thorough),
-        pytest.param(("tp", 4), marks=pytest.mark.thorough),
-    ],
+    [("fsdp", 2), ("tp", 2), ("fsdp", 4), ("tp", 4)],
     ids=str,
     indirect=True,
 )
 
 
-@pytest.mark.thorough
 @in_cuts
 def test_ranks_come_to_what_one_process_does(ranks: list[dict[str, Any]], expected: dict[str, Any]) -> None:
     leader = ranks[0]

@@ -74,7 +74,7 @@ def test_control_bytes_of_a_large_swarm_stay_below_the_same_line(tmp_path: Path,
     assert 0 < control_of(tmp_path, nodes) <= CONTROL_BYTES * math.log2(nodes)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_arithmetic_is_what_real_nodes_send(tmp_path: Path, costs_of: Callable[[int], NodeCosts]) -> None:
     """At 16 nodes, who have settled after 10 s. It counts more repetitions, as rounds are a little shorter than 2 s."""
     assert control_of(tmp_path, 16) == pytest.approx(costs_of(16).control_bytes, rel=0.2)

@@ -21,7 +21,8 @@ def run_all(recipes: Sequence[RunSpec], jobs: int) -> Iterator[tuple[RunSpec, Do
     One job runs here, in the recipes' order. RunError when a process dies.
     """
     if jobs <= 1 or len(recipes) <= 1:
-        yield from ((recipe, _attempt(recipe)) for recipe in recipes)
+        with left_out():  # a collection of all that torch brings takes a third of a second
+            yield from ((recipe, _attempt(recipe)) for recipe in recipes)
         return
     # Spawned, not forked: a fork of a process that has used torch may hang in its thread pool.
     context = multiprocessing.get_context("spawn")
@@ -41,17 +42,16 @@ def run_all(recipes: Sequence[RunSpec], jobs: int) -> Iterator[tuple[RunSpec, Do
 
 
 def _attempt(recipe: RunSpec) -> Document | ValueError:
-    with left_out():  # a collection of all that torch brings takes a third of a second
-        try:
-            return measure(recipe)
-        except ValueError as error:
-            return ValueError(str(error))  # a plain one: others may not survive the way between processes
-        finally:
-            # A run's nodes refer to each other, and are few objects: hundreds of runs' models would wait for the
-            # collector.
-            gc.collect()
+    try:
+        return measure(recipe)
+    except ValueError as error:
+        return ValueError(str(error))  # a plain one: others may not survive the way between processes
+    finally:
+        # A run's nodes refer to each other, and are few objects: hundreds of runs' models would wait for the collector.
+        gc.collect()
 
 
 def _prepare() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its processes
+    gc.freeze()
     torch.set_num_threads(1)
