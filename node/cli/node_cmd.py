@@ -227,17 +227,19 @@ def _run(
 
     from node.events import library_logs
     from node.events.event_types import Failed
-    from node.events.lines import LastingConsole, LineSink
+    from node.events.lines import LastingConsole, LineSink, left_out
     from node.events.log import JsonSink, opened
+    from node.system.aside import Aside
 
     console = LastingConsole()
     settle = None if member is None else partial(member.settle, passphrase)
     kept = folders.KeptSettings(folder, settings.to_toml())
-    with opened(folder, settle, (passphrase, *secrets_of(member))) as log:
+    printing = Aside(JsonSink(sys.stdout) if as_json else LineSink(console), left_out)
+    with opened(folder, settle, (passphrase, *secrets_of(member))) as log, printing:
         if not (folder / folders.CHECKPOINTS).is_dir():
             kept.keep()  # at once: a crash may come before a first checkpoint does
         library_logs.configure(folder / folders.LOG, log.redact, debug="--debug" in sys.argv)
-        log.add_sink(JsonSink(sys.stdout) if as_json else LineSink(console))
+        log.add_sink(printing)
         try:
             code = run(node_dir=folder, emit=log, fits=kept.fit)
         except BaseException as error:
@@ -248,7 +250,7 @@ def _run(
                 if isinstance(known, UsageError):
                     kept.refused()
             raise
-    if code == EXIT_INTERRUPTED and not as_json:
+    if code == EXIT_INTERRUPTED and not as_json and printing.is_over:
         console.print(f"\nTo go on: {node_command(folder)}", soft_wrap=True, highlight=False)
     return code
 

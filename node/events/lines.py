@@ -79,6 +79,12 @@ class LineSink:
             self._console.print(line, soft_wrap=True, highlight=False)
 
 
+def left_out(count: int) -> Event:
+    """Return the event that says how many were not printed, as whoever reads them had stopped."""
+    words = f"{text.plural(count, 'event')} left out here, as nothing read on; events.jsonl has them all"
+    return WarningEvent(message=words).at(round(time.time(), 3))
+
+
 def describe(event: Event) -> list[Text]:
     """Return the lines for an event; none for an event that would only be noise."""
     match event:

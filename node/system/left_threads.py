@@ -4,6 +4,7 @@ once."""
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -11,6 +12,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 _RUNNING: Final[set[object]] = set()
+_STUCK: Final = threading.Event()
 
 
 async def in_thread(work: Callable[[], T]) -> T:
@@ -32,11 +34,16 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await trio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
 
 
+def printing() -> None:
+    """Note a thread that prints for a reader who does not read on: to flush stdout is to wait for it."""
+    _STUCK.set()
+
+
 def leave_with_them(code: int) -> None:
     """End this process at once, where some of that work is not over."""
-    if not _RUNNING:
+    if not _RUNNING and not _STUCK.is_set():
         return
-    for stream in (sys.stdout, sys.stderr):
+    for stream in () if _STUCK.is_set() else (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)

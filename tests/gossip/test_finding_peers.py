@@ -160,7 +160,7 @@ async def test_a_damaged_book_is_told_of_and_the_node_starts_without_it(autojump
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("minutes", "config"),
-    [(10, {}), pytest.param(180, {"heartbeat_s": 60.0, "silence_s": 300.0}, marks=pytest.mark.soak)],
+    [(10, {}), pytest.param(180, {"heartbeat_s": 60.0, "silence_s": 300.0}, marks=pytest.mark.thorough)],
 )
 async def test_a_node_cut_from_all_is_back_within_two_back_off_periods(autojump_clock, minutes, config):
     """The three hours with few heartbeats, which are most of the work: redialling does not go by them."""

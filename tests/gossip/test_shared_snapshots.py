@@ -34,7 +34,7 @@ async def test_newcomers_of_one_time_give_each_other_what_they_have(autojump_clo
 
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("newcomers", [8, pytest.param(50, marks=pytest.mark.soak)], ids=["eight", "fifty"])
+@pytest.mark.parametrize("newcomers", [8, 50], ids=["eight", "fifty"])
 async def test_fifty_newcomers_do_not_bury_one_donor(autojump_clock, newcomers):
     """With as many neighbours as a node has by default: most newcomers have newcomers beside them, who have nothing to
     give until somebody begins. Each is beside eight others at the most, and so no member sends many models more."""

@@ -53,7 +53,7 @@ async def gather(it: Swarm, count: int) -> list[FakeRuntime]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("count", [32, pytest.param(64, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [32, pytest.param(64, marks=pytest.mark.thorough)])
 async def test_many_members_find_their_places_and_heal(autojump_clock, count):
     async with swarm(QUIET) as it:
         nodes = await gather(it, count)

@@ -1,6 +1,6 @@
 """Every parser of membership against every bit, every truncation, and bytes that somebody made up.
 
-One test with a million inputs is marked `soak`.
+One test with a million inputs is marked `thorough`.
 """
 
 import gc
@@ -66,7 +66,7 @@ def test_thousands_of_hurt_inputs() -> None:
     assert max(slowest.values()) < MOST_S, slowest
 
 
-@pytest.mark.soak
+@pytest.mark.thorough
 def test_a_million_hurt_inputs(capsys: pytest.CaptureFixture[str]) -> None:
     start = time.monotonic()
     slowest = run(1_000_008, seed=2)

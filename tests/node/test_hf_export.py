@@ -227,8 +227,8 @@ def adapter_run(tmp_path: Path, runs: Callable[..., Run]) -> Path:
     [
         adapter_run,
         digits_run,
-        pytest.param(bytes_run, marks=pytest.mark.soak),
-        pytest.param(vision_run, marks=pytest.mark.soak),
+        pytest.param(bytes_run, marks=pytest.mark.thorough),
+        pytest.param(vision_run, marks=pytest.mark.thorough),
     ],
 )
 def test_onnxruntime_opens_every_kind_of_model(

@@ -121,13 +121,8 @@ def test_all_honest_they_learn(clean: Outcome) -> None:
         assert not member.told("rejected")
 
 
-soak = pytest.mark.soak  # each of these is told of, at a fifth of the cost, in test_hostile_nodes.py too
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "attack", ["sign_flip", pytest.param("ipm", marks=soak), "alie", pytest.param("gaussian", marks=soak)]
-)
+@pytest.mark.thorough  # told of, at a fifth of the cost, in test_hostile_nodes.py too
+@pytest.mark.parametrize("attack", ["sign_flip", "ipm", "alie", "gaussian"])
 def test_a_believable_liar_is_trimmed_away(text: Path, clean: Outcome, attack: str) -> None:
     lied_to = play(text, attack=attack)
     assert lied_to.eval_loss < 1.03 * clean.eval_loss
@@ -137,7 +132,7 @@ def test_a_believable_liar_is_trimmed_away(text: Path, clean: Outcome, attack: s
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("attack", [pytest.param("inf", marks=soak), "nan"])
+@pytest.mark.parametrize("attack", ["inf", "nan"])
 def test_what_is_no_number_is_refused_charged_and_banned(text: Path, clean: Outcome, attack: str) -> None:
     lied_to = play(text, attack=attack)
     assert lied_to.eval_loss < 1.03 * clean.eval_loss

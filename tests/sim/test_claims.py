@@ -33,7 +33,7 @@ def norm(member: Member) -> float:
     return float(member.node.inner.trainer.vector().abs().max())
 
 
-@pytest.mark.parametrize("claimed", [10**9, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("claimed", [10**9, pytest.param(20, marks=pytest.mark.thorough)])
 async def test_one_liar_of_six_moves_no_start(
     claimed: int, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -109,7 +109,7 @@ async def test_a_newcomer_beside_one_liar_alone_is_told(tmp_path: Path, autojump
             nursery.cancel_scope.cancel()
 
 
-@pytest.mark.soak  # the adversary's named attacks play it twice
+@pytest.mark.thorough  # the adversary's named attacks play it twice
 async def test_a_resumed_node_whose_first_neighbour_lies_keeps_what_it_has(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -142,7 +142,7 @@ async def watched(members: Swarm) -> tuple[list[Member], Member]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("identities", [2, pytest.param(5, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("identities", [2, pytest.param(5, marks=pytest.mark.thorough)])
 async def test_identities_that_come_and_go_do_not_capture_an_observer(
     identities: int, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -198,10 +198,8 @@ async def test_a_late_joiner_takes_model_and_round_and_meets(
         assert not own - {"anchor", "residual"}
 
 
-@pytest.mark.parametrize(
-    ("away", "rejoins"),
-    [pytest.param(8, True, marks=pytest.mark.thorough), pytest.param(0, False, marks=pytest.mark.soak)],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("away", "rejoins"), [(8, True), (0, False)])
 @every_one
 async def test_a_killed_node_comes_back(
     strategy: str, away: int, rejoins: bool, tmp_path: Path, autojump_clock: trio.testing.MockClock

@@ -53,7 +53,7 @@ def test_a_liar_that_looks_useful_is_chosen_and_does_no_harm_under_a_robust_rule
     assert mean.losses[-1][2] > 1.0, "so the lie is one that does harm"
 
 
-@pytest.mark.soak
+@pytest.mark.thorough
 def test_a_neighbour_that_turns_liar_without_leaving_does_no_harm_under_a_robust_rule() -> None:
     turns = ("nodes.home-d.lies=true", 'attack.name="gaussian"', "attack.from_round=8", _chosen_by("useful"))
     robust, mean = (_narrow(_played(*turns, *rule)) for rule in (ROBUST, ("task.unlike=false",)))

@@ -79,7 +79,7 @@ def test_what_the_slowest_node_alone_has_is_learned_where_its_rounds_are_lengthe
     assert recall("mean", 0, "fednova") > 0.6
 
 
-@pytest.mark.soak
+@pytest.mark.thorough
 def test_a_rule_that_bounds_lengths_keeps_it_and_one_that_trims_values_does_not() -> None:
     assert recall("clipped_gossip", 1, "fednova") > recall("mean", 0, "fednova") - 0.15
     assert recall("clipped_gossip", 1, "none") == 0

@@ -86,7 +86,7 @@ async def clean_loss(folder: Path, honest: int) -> float:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("honest", [6, pytest.param(12, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("honest", [6, pytest.param(12, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("networks", [["203.0.113.0/24"] * CROWD, [f"198.51.{n}.0/24" for n in range(CROWD)]])
 async def test_a_crowd_has_the_seats_of_f_and_the_loss_is_that_of_the_clean_run(
     honest: int, networks: list[str | None], tmp_path: Path, autojump_clock: trio.testing.MockClock

@@ -504,7 +504,7 @@ def test_ctrl_c_while_the_loop_waits_ends_it_without_a_word(
 # -- the library
 
 SHORT = ("train.rounds=2", "train.inner_steps=2", "train.eval_every=2", "train.batch_size=8", "node.linger_s=1.0")
-"""Two rounds: that it runs, and that no honest node bans another. What it asserts is the soak's."""
+"""Two rounds: that it runs, and that no honest node bans another. What it asserts is for longer tests."""
 
 
 def shortened(path: Path, seed: int) -> Played:
@@ -527,9 +527,23 @@ def test_a_short_run_of_each_scenario(path: Path, seed: int) -> None:
     assert result.rounds_max == 2
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(1, 21))
-@pytest.mark.parametrize("path", FAITHFUL, ids=lambda path: path.stem)
+MINUTES = {"region-cut-off", "unequal-links", "week-in-an-hour"}
+"""Scenarios of minutes of a core: with one seed, too, only the soak plays them."""
+
+
+def is_brief(path: Path, seed: int) -> bool:
+    return seed == 1 and path.stem not in MINUTES
+
+
+@pytest.mark.parametrize(
+    ("path", "seed"),
+    [
+        pytest.param(path, seed, marks=pytest.mark.thorough if is_brief(path, seed) else pytest.mark.soak)
+        for path in FAITHFUL
+        for seed in range(1, 21)
+    ],
+    ids=lambda value: value.stem if isinstance(value, Path) else str(value),
+)
 def test_each_scenario_keeps_its_promises(path: Path, seed: int) -> None:
     result = judged(play(load_scenario(path, seed=seed)))
     assert result.broken == (), result.replay
