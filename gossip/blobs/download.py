@@ -109,6 +109,8 @@ class Download:
         self.size = size
         self.author = author
         self.began = began
+        self.arrived_at = began
+        """When the newest chunk came."""
         self._span = span
         self._file = file
         self._chunk_bytes = chunk_bytes
@@ -229,12 +231,15 @@ class Download:
         return self._assembler is None or len(self._here) + len(self._askers()) < len(self._assembler.span)
 
     def author_wanted(self, now: float) -> bool:
-        """Return whether there is something to request from an author that has left the sources."""
-        askers = self._askers() if self._assembler else {}
-        return self._assembler is None or any(
+        """Return whether there is something to request from an author that has left the sources: what nobody was asked
+        for, or what another has been at for too long."""
+        if self._assembler is None:
+            return True
+        askers, pace = self._askers(), self._paces.get(self.author)
+        return any(
             index not in self._here and index not in askers and self._settled(index, now)
             for index in self._assembler.span
-        )
+        ) or (pace is not None and bool(self._overdue(None, pace, now, strict=True)))
 
     def ask_again_at(self, peer: PeerId, now: float) -> float:
         """Return when to check again whether there is something to request from this source, if nothing happens
@@ -245,6 +250,7 @@ class Download:
     def arrived(self, peer: PeerId, index: int, now: float) -> None:
         """Note that a chunk came and was kept."""
         self._here.add(index)
+        self.arrived_at = now
         source = self._sources.get(peer)
         if source is None:
             return
@@ -328,11 +334,19 @@ class Download:
 
     def _late(self, source: _Source, now: float) -> int | None:
         """Return a chunk that another source has taken too long for; None where there is none."""
-        askers = self._askers()
-        if source.chunk_s is None or sum(count > 1 for count in askers.values()) >= TWICE:
+        if source.chunk_s is None:
             return None  # one that has sent nothing yet is no better than the other source
-        patience = max(LATE_S, 2.0 * source.chunk_s)
         strict = source is self._sources.get(self.author)  # it has the chunk: not put off by waiting sources
+        late = self._overdue(source, source.chunk_s, now, strict=strict)
+        return next((index for index in late if source.lacks.get(index, now) <= now), None)
+
+    def _overdue(self, source: _Source | None, chunk_s: float, now: float, *, strict: bool) -> list[int]:
+        """Return the chunks that others than `source`, which takes `chunk_s` for one, have been at for too long; none
+        where enough chunks were requested twice. `strict`: also those that they say they are about to have."""
+        askers = self._askers()
+        if sum(count > 1 for count in askers.values()) >= TWICE:
+            return []
+        patience = max(LATE_S, 2.0 * chunk_s)
         late = (
             (asked.first, index)
             for other in self._sources.values()
@@ -341,7 +355,7 @@ class Download:
             and askers.get(index) == 1
             and now - (asked.first if strict else asked.last) > max(patience, 2.0 * (other.chunk_s or 0.0))
         )
-        return next((index for _, index in sorted(late) if source.lacks.get(index, now) <= now), None)
+        return [index for _, index in sorted(late)]
 
 
 def _window(chunk_s: float) -> int:

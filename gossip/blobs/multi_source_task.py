@@ -3,10 +3,11 @@
 Other neighbours help when the author is slow, silent, gone or refuses. At most HELPERS of them help, first those that
 help us least already, in an order of our own, so that not everybody asks the same one. One that lacks the blob costs a
 small refusal and is asked again later; one that lies costs a chunk, is charged, and not asked again. The pull fails
-when the author has failed, and no neighbour has anything to give; what is verified by then is kept
-(blob_cache_task.py).
+when the author has failed, and no neighbour has anything to give, or they have had their time; what is verified by then
+is kept (blob_cache_task.py).
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Final
@@ -40,6 +41,11 @@ ASK_AGAIN_S: Final = 5.0
 """Seconds until a peer that had nothing of a blob is asked again, while the author sends: it may have begun
 meanwhile."""
 
+OTHERS_S: Final = 75.0
+"""Seconds that the others have once the author has failed: a chunk at limits.MIN_RATE takes 74, with the patience for
+its first byte. The next pull begins with the author again, and with what is verified. Or else one helper that always
+says that it is about to have a chunk would keep us from an author whose connection broke once."""
+
 
 class MultiSourceFetch:
     """One fetch of one payload from several sources. `error`: why the author did not deliver, if it did not."""
@@ -72,7 +78,8 @@ class MultiSourceFetch:
             while not self._over:
                 await self._pulling.changed.wait()
             for peer, scope in self._scopes.items():
-                if not self._download.idle(peer):  # its stream ends in an orderly way if it owes us nothing
+                # When all is here, the stream of one that owes us nothing ends in an orderly way.
+                if not (self._download.done and self._download.idle(peer)):
                     scope.cancel()
         return self._download.done
 
@@ -90,19 +97,29 @@ class MultiSourceFetch:
                     await self._pulling.changed.wait()
 
     async def _ask_others(self, nursery: trio.Nursery) -> None:
+        failed_at = math.inf
         while not self._over:
             now = trio.current_time()
+            if self.error is not None:
+                failed_at = min(failed_at, now)
             if self._wants_help(now):
                 for peer in self._candidates(now):
                     self._rests_until[peer] = float("inf")
                     self._places.take(peer)
                     nursery.start_soon(self._help, peer)
-                if self.error is not None and not self._helping and not self._untried():
+                nobody = self.error is not None and not self._helping and not self._untried()
+                if nobody or now >= self._others_until(failed_at):
                     self._no_more = True
                     self._pulling.changed.beat()
                     return
             with trio.move_on_after(HELP_AFTER_S):
                 await self._pulling.changed.wait()
+
+    def _others_until(self, failed_at: float) -> float:
+        """Return until when the others help with what the author has failed to give. What it has refused it will not
+        give later: that ends when nothing comes any more."""
+        refused = isinstance(self.error, Refused)
+        return OTHERS_S + (max(failed_at, self._download.arrived_at) if refused else failed_at)
 
     def _wants_help(self, now: float) -> bool:
         if self.error is not None or self._download.size <= CHUNK_BYTES:  # one chunk cannot be shared

@@ -82,9 +82,9 @@ def refused() -> bytes:
     return encode_refusal(Reason.UNAVAILABLE, "")
 
 
-async def join(it: Swarm, nursery: trio.Nursery, nodes: list[FakeRuntime], **fields) -> Liar:
+async def join(it: Swarm, nursery: trio.Nursery, nodes: list[FakeRuntime], *, number: int = 66, **fields) -> Liar:
     """A liar that is a neighbour of every honest node."""
-    key = identity(66)
+    key = identity(number)
     liar = Liar(key, it.network.attach(key.peer_id), **fields)
     await nursery.start(lambda *, task_status: liar.transport.run(liar, task_status=task_status))
     for node in nodes:
