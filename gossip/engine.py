@@ -234,16 +234,14 @@ class Engine:
         if self.is_banned(forwarder, now):
             return False
         name = digest_of(data)
-        if self.regional_models.has_it(name, forwarder):
-            if self.regional_models.is_awaited(name):
-                self._actions.add(WakeRegional())
-            return False
-        signer = self._seen.signer(name)
-        if signer is not None:
-            listens = self._validator.listens(forwarder, signer, now)
-            return listens and signer in self.neighbours and self._seen.passes_again(name, now)
+        if (passed_on := self._heard_again(name, forwarder, now)) is not None:
+            return passed_on
         try:
             envelope = open_envelope(data, self.scope)
+            if envelope.raw != data:  # in another form of msgpack: the same statement all the same
+                name = digest_of(envelope.raw)
+                if (passed_on := self._heard_again(name, forwarder, now)) is not None:
+                    return passed_on
             if envelope.statement.kind is EnvelopeKind.REGIONAL:
                 if self._regional_inbox.hear(name, forwarder, parse_regional(envelope), now):
                     self._actions.add(WakeRegional())
@@ -258,6 +256,18 @@ class Engine:
             return False  # nobody here follows it
         self._seen.add(name, link.peer, now)
         return self._validator.listens(forwarder, link.peer, now) and self._on_broadcast_link(forwarder, link, now)
+
+    def _heard_again(self, name: Digest, forwarder: PeerId, now: float) -> bool | None:
+        """Handle a broadcast that was heard before; return whether to pass it on. None: it was not."""
+        if self.regional_models.has_it(name, forwarder):
+            if self.regional_models.is_awaited(name):
+                self._actions.add(WakeRegional())
+            return False
+        signer = self._seen.signer(name)
+        if signer is None:
+            return None
+        listens = self._validator.listens(forwarder, signer, now)
+        return listens and signer in self.neighbours and self._seen.passes_again(name, now)
 
     def uninterested(self, data: bytes) -> frozenset[PeerId]:
         """Return the connected members of other regions to which a broadcast is of no use: a link that we pass on, and

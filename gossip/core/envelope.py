@@ -59,7 +59,7 @@ class Statement:
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
     """A statement whose signature and scope have been checked. `digest` names its signed bytes; `raw` is its wire
-    form."""
+    form, in msgpack's shortest one: who passes a statement on may write it in another, and it is the same one."""
 
     sender: PeerId
     statement: Statement
@@ -113,7 +113,8 @@ def opened(raw: bytes, scope: Scope) -> Envelope:
     statement = Statement(
         kind=EnvelopeKind(kind), epoch=numbers[0], seq=numbers[1], prev=digests[0], payload=digests[1], body=body
     )
-    return Envelope(sender=peer_id_of(key), statement=statement, digest=digest_of(signed), raw=raw)
+    usual = pack((signed, signature))
+    return Envelope(sender=peer_id_of(key), statement=statement, digest=digest_of(signed), raw=usual)
 
 
 def open_from(raw: bytes, scope: Scope, sender: PeerId, kind: EnvelopeKind) -> Envelope:

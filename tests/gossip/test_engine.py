@@ -7,14 +7,15 @@ from gossip_samples import ALICE, BOB, CAROL, GENESIS, ONE_OF_EACH, SCOPE, chain
 
 from gossip.actions import Disconnect, EmitEvent, Follow, Unfollow, WakeSync
 from gossip.core.announcement_limit import LINKS_BURST
-from gossip.core.api import RunInfo
+from gossip.core.api import RegionLayout, RunInfo
 from gossip.core.config import GossipConfig
 from gossip.core.digests import digest_of, swarm_id_of
-from gossip.core.envelope import EnvelopeKind, Scope
+from gossip.core.envelope import EnvelopeKind, Scope, seal
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import RunId
 from gossip.core.messages import Hello, parse_hello
+from gossip.core.statements import regional_statement
 from gossip.discovery.record_exchange import RECORDS_PER_S
 from gossip.engine import MAX_SEEN, Connections, Engine, NoConnections
 from gossip.hellos.hello import HELLO_BURST
@@ -26,10 +27,10 @@ ME = Identity(b"\x63" * 32)
 A, B, C = ALICE.peer_id, BOB.peer_id, CAROL.peer_id
 
 
-def engine(connections: Connections = NoConnections(), **changes) -> Engine:
+def engine(connections: Connections = NoConnections(), layout: RegionLayout = RegionLayout(), **changes) -> Engine:
     run = RunInfo(run_id=SCOPE.run, genesis=GENESIS)
     config = GossipConfig(**changes)
-    return Engine(identity=ME, config=config, run=run, rng=random.Random(1), connections=connections)
+    return Engine(identity=ME, config=config, run=run, rng=random.Random(1), connections=connections, layout=layout)
 
 
 def hello(by: Identity = ALICE, **changes) -> bytes:
@@ -150,6 +151,31 @@ def test_a_link_is_not_passed_on_again_at_once(it):
     assert passed.count(True) == 1 + 2.0 // REPEAT_S
     assert passed[0] is True
     assert it.peer_scores.scores.points(B, 2.0) == 0
+
+
+def longer(raw: bytes) -> bytes:
+    """The same envelope in another form of msgpack, which anybody can make of it."""
+    assert raw[0] == 0x92
+    return b"\xdc\x00\x02" + raw[1:]
+
+
+def test_a_link_in_another_form_is_the_same_one(it):
+    raw = link(by=ALICE).raw
+    assert it.on_message(B, longer(raw), 0.0) is True
+    assert it.on_message(B, raw, 0.0) is False
+    assert it.on_message(B, longer(raw), 0.0) is False
+    assert it.peer_scores.scores.points(B, 0.0) == 0
+
+
+def test_a_regions_model_in_another_form_is_the_same_one_and_had_of_all_who_say_it():
+    """Who says it first in a form of its own would else be the only one from whom it is fetched."""
+    it = engine(layout=RegionLayout(own="east", regions=("east", "west")))
+    it._regional_inbox._region_of = lambda peer: "east"
+    stated = regional_statement(region="east", round=1, codec="int8", members=4, address=digest_of(b"manifest"), size=9)
+    model = seal(CAROL, SCOPE, stated)
+    for forwarder, raw in ((B, longer(model.raw)), (A, model.raw), (C, longer(model.raw))):
+        assert it.on_message(forwarder, raw, 0.0) is False
+    assert set(it.regional_models.sources_of(model.digest)) == {A, B, C}
 
 
 def test_links_of_strangers_are_passed_on_and_not_kept(it):
