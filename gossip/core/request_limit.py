@@ -50,7 +50,6 @@ class RequestLimit:
         takes no share."""
         if known:
             return self._known.reserve(peer, now)
-        pause = self._stranger.reserve(peer, now)
         if self._strangers.pause(now) > MAX_WAIT_S:
             raise RemoteError(Reason.UNAVAILABLE, "too many strangers ask; try another member")
-        return max(pause, self._strangers.reserve(1, now))
+        return max(self._stranger.reserve(peer, now), self._strangers.reserve(1, now))

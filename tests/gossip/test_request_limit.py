@@ -48,6 +48,20 @@ def test_strangers_have_one_budget_however_many_they_are():
     assert reasons == {Reason.UNAVAILABLE}, "no offence"
 
 
+def test_a_stranger_that_is_refused_has_its_share_when_the_flood_is_over():
+    budget, newcomer = RequestLimit(), PeerId("newcomer")
+    flooded = 0
+    while not flooded:
+        try:
+            budget.reserve(PeerId(f"{random.random()}"), 0.0, known=False)
+        except RemoteError:
+            flooded = 3 * STRANGER_BURST
+    for _ in range(flooded):
+        with pytest.raises(RemoteError):
+            budget.reserve(newcomer, 0.0, known=False)
+    assert budget.reserve(newcomer, STRANGERS_BURST / STRANGERS_PER_S + MAX_WAIT_S + 1, known=False) == 0.0
+
+
 def test_no_stranger_waits_longer_than_it_would_bear_and_neighbours_do_not_at_all():
     budget, waits = RequestLimit(), []
     for number in range(2000):
