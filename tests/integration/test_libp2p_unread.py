@@ -11,7 +11,8 @@ from libp2p.stream_muxer.exceptions import MuxedConnError, MuxedStreamError
 from libp2p_harness import HOLD, Attacker, Choosy, Node, assert_serves, attacking, running, until
 
 from gossip.transport.libp2p import unread_bytes
-from gossip.transport.libp2p.unread_bytes import too_much, unread
+from gossip.transport.libp2p.fault_guard import Faults
+from gossip.transport.libp2p.unread_bytes import too_much, unread, watch_unread
 
 STRANGERS = 5
 STREAMS = 4
@@ -37,6 +38,26 @@ def test_those_with_most_go_and_no_more_of_them_than_needed() -> None:
     assert [unread(it) for it in too_much(connections, 450)] == [500]
     assert too_much(connections, 940) == []
     assert too_much([], 0) == []
+
+
+class Stubborn(Waiting):
+    """A connection whose end raises."""
+
+    @property
+    def secured_conn(self) -> "Stubborn":
+        return self
+
+    async def close(self) -> None:
+        raise IOException("it cannot be closed")
+
+
+async def test_one_that_cannot_be_closed_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread_bytes, "MAX_UNREAD_BYTES", 1)
+    monkeypatch.setattr(unread_bytes, "LOOK_UNREAD_S", 0.001)
+    faults = Faults()
+    with trio.move_on_after(0.1):
+        await watch_unread(lambda: [Stubborn({1: bytes(10)})], faults)
+    assert faults.counts["unread"] > 1
 
 
 async def pin(attacker: Attacker, size: int) -> None:
