@@ -10,9 +10,9 @@ of all, and who lies may well be row 0. So the centre is settled on the first co
 whose ball of n - f rows is a hundred times as large (squared) as the smallest ball was no good centre, and the pass is
 made again around a better one. Each liar can cause that once; every honest row is a good centre.
 
-A row that is infinite, NaN, or so far off that squares overflow, is *lost*: infinitely far from all. Its products are
-its own: those of other rows do not feel it. If more than f rows are lost, or all are so close that squares underflow,
-the pass is made in float64, where no two fp32 numbers do either.
+A row that is infinite, NaN, or so far off that squares or products overflow, is *lost*: infinitely far from all. Its
+products are its own: those of other rows do not feel it. If more than f rows are lost, or all are so close that squares
+underflow, the pass is made in float64, where no two fp32 numbers do either.
 """
 
 from collections.abc import Iterator
@@ -165,9 +165,17 @@ def _multiply(rows: Rows, centre: int, wide: bool, origin: bool) -> Geometry:
     upper_pp = gram_bpp.sum(dim=0).cpu().triu()
     gram_pp = upper_pp + upper_pp.triu(1).T
     lost_p = ~gram_pp.diagonal().isfinite()
+    _forget(gram_pp, lost_p)
+    # Of rows just short of an overflow the squares may be finite, and a product, added up in another order, not.
+    lost_p |= ~gram_pp.isfinite().all(dim=1)
+    _forget(gram_pp, lost_p)
+    return Geometry(gram_pp, lost_p)
+
+
+def _forget(gram_pp: torch.Tensor, lost_p: torch.Tensor) -> None:
+    """Set the products of lost points to 0, in place."""
     gram_pp[lost_p] = 0
     gram_pp[:, lost_p] = 0
-    return Geometry(gram_pp, lost_p)
 
 
 def _centre(x_nc: torch.Tensor, centre: int, out_pc: torch.Tensor) -> None:

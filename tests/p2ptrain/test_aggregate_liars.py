@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from p2ptrain import aggregate
-from p2ptrain.aggregate import Rows
+from p2ptrain.aggregate import Rows, geometry
 from p2ptrain.aggregate.geometry import measure, weighted_sum
 
 GEOMETRIC = ["krum", "multi_krum", "geometric_median", "centered_clipping", "mda", "faba", "caf", "nnm+median"]
@@ -161,3 +161,39 @@ def test_rows_of_weight_0_are_not_looked_at() -> None:
     weight_n = torch.tensor([0.25, 0, 0.75], dtype=torch.float64)
     torch.testing.assert_close(weighted_sum(Rows.of(x_nd), weight_n), x_nd[0] / 4 + 3 * x_nd[2] / 4)
     assert torch.equal(weighted_sum(Rows.of(x_nd), torch.zeros(3, dtype=torch.float64)), torch.zeros(40_000))
+
+
+def colluders_short_of_overflow(*, factor: float = 1 - 1e-7) -> tuple[torch.Tensor, torch.Tensor]:
+    """Nine rows, the last two alike, whose squares sum to nearly the largest fp32; and the honest ones."""
+    x_nd = gaussian(9, 1000) / 100
+    direction_d = 0.5 + torch.rand(1000, generator=torch.Generator().manual_seed(5))
+    length = torch.finfo(torch.float32).max ** 0.5
+    x_nd[7:] = direction_d * (length / float(torch.linalg.vector_norm(direction_d, dtype=torch.float64)) * factor)
+    return x_nd, x_nd[:7].clone()
+
+
+@pytest.mark.parametrize("name", [*GEOMETRIC, "clipped_gossip", "cs_plus", "gts", "ios"])
+def test_a_product_of_two_liars_that_alone_overflows_spoils_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their own squares are finite. In which order a library adds up decides whether their product is, and for some
+    lengths it is not: here it is made a little larger than any order makes it."""
+    exact = geometry._products
+
+    def products(x_pc: torch.Tensor, out_pp: torch.Tensor) -> None:
+        exact(x_pc, out_pp)
+        out_pp += out_pp.triu(1) * 1e-5
+
+    monkeypatch.setattr(geometry, "_products", products)
+    x_nd, honest_nd = colluders_short_of_overflow()
+    products_nn = torch.zeros(9, 9)
+    products(x_nd - x_nd[0], products_nn)
+    assert products_nn.diagonal().isfinite().all()
+    assert not products_nn.isfinite().all()
+    rule = aggregate.get(name, f=2)
+    spread = float(torch.linalg.vector_norm(honest_nd - honest_nd.mean(0), dim=1).max())
+    assert float(torch.linalg.vector_norm(rule(x_nd) - honest_nd.mean(0))) < 2 * spread
+
+
+def test_whatever_length_colluders_choose_products_are_finite() -> None:
+    for step in range(-20, 20):
+        x_nd, _ = colluders_short_of_overflow(factor=1 + step * 4e-8)
+        assert measure(Rows.of(x_nd), 2).gram_nn.isfinite().all()
