@@ -32,6 +32,10 @@ FAR = 100.0
 """A centre is left for another when its squared ball is so much larger: three or four digits of fp32's seven remain."""
 TINY = 1e-30
 """Mean squared difference of a coordinate below which fp32's squares may underflow."""
+CANCELLED = 1024.0
+"""Rows have cancelled out in a mixture that is so many times shorter than their weighted lengths together."""
+ROUNDING = 2.0**-23
+"""Of a sum in fp32, for each row in it: half for the addition, half for the weight."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,13 @@ class Geometry:
         return square_nn.sort(dim=1).values[:, max(1, size) - 1]
 
     def mix(self, weight_mn: torch.Tensor) -> "Geometry":
-        """That of m mixtures, whose weights sum to 1."""
+        """That of m mixtures, whose weights sum to 1. Where long rows cancel out in one, fp32's rounding stays of them:
+        it counts as one more distance from all."""
         lost_m = (weight_mn[:, self.lost_n] != 0).any(dim=1)
         gram_mm = weight_mn @ self.gram_nn @ weight_mn.T
+        length_m = weight_mn.abs() @ self.gram_nn.diagonal().clamp(min=0).sqrt()
+        cancelled_m = gram_mm.diagonal() * CANCELLED**2 < length_m.square()
+        gram_mm.diagonal().add_(torch.where(cancelled_m, (self.n * ROUNDING * length_m).square(), 0))
         gram_mm[lost_m] = 0
         gram_mm[:, lost_m] = 0
         return Geometry(gram_mm, lost_m)

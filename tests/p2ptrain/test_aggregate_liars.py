@@ -197,3 +197,24 @@ def test_whatever_length_colluders_choose_products_are_finite() -> None:
     for step in range(-20, 20):
         x_nd, _ = colluders_short_of_overflow(factor=1 + step * 4e-8)
         assert measure(Rows.of(x_nd), 2).gram_nn.isfinite().all()
+
+
+@pytest.mark.parametrize("lie", [1e6, 1e12, 1e18])
+@pytest.mark.parametrize("rule", ["krum", "multi_krum", "geometric_median", "centered_clipping", "mda", "caf"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_liars_that_cancel_out_in_one_bucket_leave_nothing_of_themselves(rule: str, lie: float, size: int) -> None:
+    """Their mean is nearly zero, as the honest ones', and what fp32's rounding leaves of it is not."""
+    x_nd = gaussian(20, 200) / 100
+    x_nd[11], x_nd[15] = lie * gaussian(1, 200, seed=4)[0], -lie * gaussian(1, 200, seed=4)[0]
+    honest_nd = torch.cat([x_nd[:11], x_nd[12:15], x_nd[16:]])
+    spread = float(torch.linalg.vector_norm(honest_nd - honest_nd.mean(0), dim=1).max())
+    for seed in range(60):
+        y_d = aggregate.get(f"bucketing+{rule}", f=2, size=size, seed=seed)(x_nd)
+        assert float(torch.linalg.vector_norm(y_d - honest_nd.mean(0))) < 2 * spread
+
+
+def test_honest_rows_that_cancel_out_are_no_liars() -> None:
+    x_nd = torch.tensor([[0.0], [1.0], [-1.0], [1.0], [-1.0], [0.0], [0.0]])
+    mixed = measure(Rows.of(x_nd), 0).mix(torch.tensor([[0.0, 0.5, 0.5, 0, 0, 0, 0], [1.0, 0, 0, 0, 0, 0, 0]]).double())
+    assert float(mixed.squares()[0, 1]) < 1e-10
+    assert not mixed.lost_n.any()
