@@ -6,7 +6,7 @@ from p2ptrain.aggregate.geometric import GeometricRule, mean_of
 from p2ptrain.aggregate.geometry import Geometry
 
 MAX_F = 16
-"""The search branches f times at most, about 1.5^f branches in the worst case: some hundreds for 16."""
+"""The search branches where somebody is far from two others or more: at most 1.62^f branches, some thousands for 16."""
 
 
 class MDA(GeometricRule):
@@ -70,7 +70,18 @@ def _uncovered(far: list[int], alive: int, budget: int) -> int | None:
     if budget == 0:
         return None
     enemies = far[worst] & alive
+    if enemies.bit_count() == 1:  # pairs that share nobody: one of each has to go, and there is nothing to try
+        return _without_pairs(far, alive, budget)
     without = _uncovered(far, alive & ~(1 << worst), budget - 1)
     if without is not None or enemies.bit_count() > budget:
         return without
     return _uncovered(far, alive & ~enemies, budget - enemies.bit_count())
+
+
+def _without_pairs(far: list[int], alive: int, budget: int) -> int | None:
+    """What remains when the first of each pair goes; None when they are more than the budget."""
+    for index in range(len(far)):
+        if alive >> index & 1 and far[index] & alive:
+            alive &= ~(1 << index)
+            budget -= 1
+    return alive if budget >= 0 else None

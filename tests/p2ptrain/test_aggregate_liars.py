@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from p2ptrain import aggregate
-from p2ptrain.aggregate import Rows, geometry
+from p2ptrain.aggregate import Rows, geometry, mda
 from p2ptrain.aggregate.geometry import measure, weighted_sum
 
 GEOMETRIC = ["krum", "multi_krum", "geometric_median", "centered_clipping", "mda", "faba", "caf", "nnm+median"]
@@ -218,3 +218,20 @@ def test_honest_rows_that_cancel_out_are_no_liars() -> None:
     mixed = measure(Rows.of(x_nd), 0).mix(torch.tensor([[0.0, 0.5, 0.5, 0, 0, 0, 0], [1.0, 0, 0, 0, 0, 0, 0]]).double())
     assert float(mixed.squares()[0, 1]) < 1e-10
     assert not mixed.lost_n.any()
+
+
+@pytest.mark.parametrize("pairs", [16, 17])
+def test_liars_cannot_make_mda_search_for_long(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each far from one honest row alone: of no pair is it clear who has to go."""
+    search, calls = mda._uncovered, 0
+
+    def counted(far: list[int], alive: int, budget: int) -> int | None:
+        nonlocal calls
+        calls += 1
+        return search(far, alive, budget)
+
+    monkeypatch.setattr(mda, "_uncovered", counted)
+    far = [1 << (index ^ 1) for index in range(2 * pairs)] + [0] * 3
+    left = counted(far, (1 << len(far)) - 1, 16)
+    assert left == (sum(1 << index for index in [*range(1, 32, 2), 32, 33, 34]) if pairs == 16 else None)
+    assert calls < 2000
