@@ -34,11 +34,13 @@ def without_farthest(
     times."""
     remaining_n = torch.ones(geometry.n, dtype=torch.bool)
     for _ in range(times):
-        weight_n = _scaled(share_n.masked_fill(~remaining_n, 0))
+        weight_n = _scaled(share_n, remaining_n)
         square_n = geometry.squares_to(weight_n).masked_fill(~remaining_n, -1)
         remaining_n[keep_first + int(square_n[keep_first:].argmax())] = False
-    return _scaled(share_n.masked_fill(~remaining_n, 0))
+    return _scaled(share_n, remaining_n)
 
 
-def _scaled(weight_n: torch.Tensor) -> torch.Tensor:
-    return weight_n / weight_n.sum()
+def _scaled(share_n: torch.Tensor, remaining_n: torch.Tensor) -> torch.Tensor:
+    """The shares of those that remain, with sum 1; equal ones where all the weight has left."""
+    weight_n = share_n.masked_fill(~remaining_n, 0)
+    return weight_n / weight_n.sum() if weight_n.any() else remaining_n.double() / remaining_n.sum()

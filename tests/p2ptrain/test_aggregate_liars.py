@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from p2ptrain import aggregate
-from p2ptrain.aggregate import Rows, geometry, mda
+from p2ptrain.aggregate import Rows, Weighted, geometry, mda
 from p2ptrain.aggregate.geometry import measure, weighted_sum
 
 GEOMETRIC = ["krum", "multi_krum", "geometric_median", "centered_clipping", "mda", "faba", "caf", "nnm+median"]
@@ -235,3 +235,12 @@ def test_liars_cannot_make_mda_search_for_long(pairs: int, monkeypatch: pytest.M
     left = counted(far, (1 << len(far)) - 1, 16)
     assert left == (sum(1 << index for index in [*range(1, 32, 2), 32, 33, 34]) if pairs == 16 else None)
     assert calls < 2000
+
+
+@pytest.mark.parametrize("name", ["faba", "ios"])
+def test_one_row_with_all_the_weight_may_be_left_out(name: str) -> None:
+    x_nd = torch.full((5, 3), 1.5)
+    rule = aggregate.get(name, f=1)
+    assert isinstance(rule, Weighted)
+    for row in range(5):
+        assert torch.equal(rule.weighted(x_nd, [float(each == row) for each in range(5)]), x_nd[0])
