@@ -6,7 +6,7 @@
               body[0]  .. body[C-1]  places (two in 3 bytes), then values (topk_values.py)
 
 The head fixes the exact length, so a receiver needs no option of the sender's, and no length in a payload is believed.
-Places must rise: each vector has one byte form, and no place can be written twice (whose order would be undefined).
+Places must rise, so that none can be written twice (whose order would be undefined).
 What does not travel stays in the difference to the tracked estimate, which is the error feedback.
 
 Bits a parameter, all included, and how much of ||x||^2 arrives, of 2^20 values that are Gaussian and Student's (3):
