@@ -244,3 +244,19 @@ def test_one_row_with_all_the_weight_may_be_left_out(name: str) -> None:
     assert isinstance(rule, Weighted)
     for row in range(5):
         assert torch.equal(rule.weighted(x_nd, [float(each == row) for each in range(5)]), x_nd[0])
+
+
+@pytest.mark.parametrize("lie", [torch.inf, torch.nan])
+def test_a_limit_that_is_infinite_makes_zeros_of_lost_rows(lie: float) -> None:
+    """With f = 0 arc's limit is the longest row's length, which is infinite here."""
+    x_nd = gaussian(3, 50)
+    x_nd[2] = lie
+    torch.testing.assert_close(aggregate.get("arc+mean", f=0)(x_nd), (x_nd[0] + x_nd[1]) / 3)
+
+
+@pytest.mark.parametrize("name", [*GEOMETRIC, "clipped_gossip", "cs_plus", "gts", "ios"])
+def test_a_liar_among_differences_whose_squares_underflow(name: str) -> None:
+    x_nd = gaussian(7, 50)
+    x_nd[6] = 50
+    rule = aggregate.get(name, f=1)
+    torch.testing.assert_close(rule(x_nd * 1e-25) * 1e25, rule(x_nd), rtol=1e-4, atol=1e-5)
