@@ -19,7 +19,8 @@ eigenvalues, which are above -1, within it: 0.8 for 0.5, 2/3 for 1. K(8, 8) has 
 that is slow takes a few of the round's steps, or one: its correction is the others' progress, and divided by the rate
 of that one step it would be carried on twenty times too far, by all in the end. So R is that of a whole round of
 `round_steps`, at the mean rate of the steps that were taken. Where rates end near zero, what consensus has not settled
-yet of earlier rounds is more than a round's drift: R is at least 0.7 of what it was in the round before.
+yet of earlier rounds is more than a round's drift: R is at least 0.7 of what it was in the round before. A round in
+which a member took no step at all leaves its R as it was.
 
 **What it needs.** Corrections that are the way to the members' mean: with outer momentum, or an outer rate, one alone
 would have a p, and follow it ever faster. Such an outer step is refused, and so are fragments that take turns of so
@@ -82,9 +83,11 @@ class Scaffold:
 
     def close_round(self, correction_d: torch.Tensor) -> None:
         """Take up the correction (d,) of the round that ended at the last `begin_round`."""
-        usual = max(float(self.buffers["ended_rates"]), FORGETS * float(self.buffers["usual_rates"]))
-        self.buffers["usual_rates"].fill_(usual)
-        if usual:  # else nobody has taken a step yet
+        usual = float(self.buffers["usual_rates"])
+        if ended := float(self.buffers["ended_rates"]):  # a round without a step says nothing about rates
+            usual = max(ended, FORGETS * usual)
+            self.buffers["usual_rates"].fill_(usual)
+        if usual:  # else no step was taken yet
             self.buffers["pull"].add_(correction_d, alpha=self.strength / usual)
 
     def adjust(self, grad_d: torch.Tensor, point_d: torch.Tensor) -> None:

@@ -253,6 +253,15 @@ def test_a_round_of_few_steps_or_small_rates_moves_the_pull_by_no_more_than_a_wh
     assert 0 < float((pull_d - usual).max()) <= (most + 1e-9) * float(usual.max())
 
 
+@pytest.mark.parametrize("name", ["scaffold", "momentum_tracking"])
+def test_rounds_without_a_step_divide_by_the_rates_of_the_last_one_that_had_any(name):
+    """Each of them would else count for more than the one before, without end."""
+    ones_d = torch.ones(D, dtype=torch.float64)
+    turns = [([], ones_d * (-1) ** round) for round in range(21)]
+    pull_d = pulls_of(drift.get(name, strength=1.0), ones_d.clone(), [([0.1] * 20, ones_d), *turns])
+    torch.testing.assert_close(pull_d, 2 * ones_d / (0.1 * 20))
+
+
 @pytest.mark.thorough
 def test_pulls_sum_to_nothing_where_some_take_fewer_steps():
     """Else the mean of all models would be pulled away from where gradients take it."""
