@@ -50,4 +50,5 @@ class SumsCorrections(DriftCorrection, Protocol):
     """The share of it that a sum takes. Where a round takes the drift of several for its own, their number times this
     has to stay below 2."""
     round_steps: int
-    """Steps of a whole round, the same at all members: set by who attaches it. 0: as many as are taken."""
+    """Steps of a whole round, the same at all members: set by who takes them, before the first one of each round. 0: as
+    many as are taken."""

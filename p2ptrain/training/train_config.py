@@ -6,6 +6,7 @@ Every member of a swarm should run with the same values (the seed above all: it 
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -187,6 +188,10 @@ class TrainConfig:
     def steps_in(self, round_: int) -> int:
         """Return the steps of round `round_`, from 0: by the schedule, and past the end `inner_steps`."""
         return self.first_step(round_ + 1) - self.first_step(round_)
+
+    def steps_around(self, step: int) -> int:
+        """Return the steps of the round that step `step` of the run, from 0, is in by the schedule."""
+        return self.inner_steps if step >= self.total_steps else self.steps_in(bisect_right(self._starts, step) - 1)
 
     def first_step(self, round_: int) -> int:
         """Return the steps of the run before round `round_`."""

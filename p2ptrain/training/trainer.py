@@ -120,8 +120,7 @@ class Trainer(Learner):
         """Steps since the round began."""
         self.drift = drift.get(config.drift, **config.drift_options())
         self.drift.attach(self.flat.data_d)
-        if isinstance(self.drift, SumsCorrections):
-            self.drift.round_steps = config.inner_steps
+        self._sums_corrections = self.drift if isinstance(self.drift, SumsCorrections) else None
         self._tells = frozenset(tells)
         self._gradients_d = torch.zeros_like(self.flat.data_d) if "gradient" in self._tells else None
         self._summed = 0
@@ -750,6 +749,8 @@ class Trainer(Learner):
 
     def _update(self, schedule_step: int, rate_factor: float) -> bool:
         """Bend, clip and move; False, with nothing moved, when the gradient is not finite."""
+        if self._sums_corrections is not None:
+            self._sums_corrections.round_steps = self.config.steps_around(schedule_step)
         point_d = self.optimizer.gradient_point()
         self.drift.adjust(self.flat.grad_d, self.flat.data_d if point_d is None else point_d)
         moving = self._moving()

@@ -416,3 +416,19 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_a_wrong_shape_refused():
     assert (node.skipped_steps, node.global_step) == (1, 1)
     with pytest.raises(ValueError, match="does not fit"):
         node.apply_gradient(torch.zeros(1))
+
+
+@pytest.mark.parametrize(("ends", "whole"), [((1, 2, 9, 16), (1, 1, 7, 7)), ((1, 2, 4, 6), (1, 1, 7, 7))])
+def test_a_control_variate_divides_by_the_rates_of_its_own_round(ends, whole):
+    """By the schedule rounds have 1, 1, 7 and 7 steps, and not 4: by those of another number of steps a member that
+    takes fewer of them would divide by less than the others do."""
+    scheduled = {"rounds": 4, "inner_steps": 4, "inner_steps_schedule": "post_local", "synchronous_share": 0.5}
+    node = trainer(**scheduled, drift="scaffold", warmup_steps=0, schedule="constant", learning_rate=0.01)
+    firsts, found, taken = (0, 1, 2, 9), [], 0
+    for first, end in zip(firsts, ends, strict=True):
+        for place in range(end - taken):
+            node.step(first + place)
+        taken = end
+        node.begin_round()
+        found.append(float(node.drift.buffers["ended_rates"]))
+    assert found == pytest.approx([0.01 * steps for steps in whole])

@@ -77,3 +77,11 @@ def test_a_constant_rate_is_one_after_the_warm_up():
 def test_the_rate_is_never_outside_its_bounds(step, total, warmup):
     config = TrainConfig(learning_rate=1.0, warmup_steps=warmup)
     assert 0 < lr_at(step, total, config) <= 1.0
+
+
+@pytest.mark.parametrize(("schedule", "share"), [("constant", None), ("post_local", 0.5), ("qsr", None)])
+def test_a_step_finds_how_many_its_round_has(schedule, share):
+    config = TrainConfig(rounds=7, inner_steps=5, inner_steps_schedule=schedule, synchronous_share=share)
+    found = [config.steps_around(step) for step in range(config.total_steps)]
+    assert found == [config.steps_in(round_) for round_ in range(7) for _ in range(config.steps_in(round_))]
+    assert config.steps_around(config.total_steps) == config.steps_around(10**9) == 5
