@@ -108,8 +108,10 @@ def search(loss_at: Callable[[float], float], *, first: float = FIRST_RATE) -> I
 
 def trial_config(train: TrainConfig, rate: float, steps: int) -> TrainConfig:
     """Return the settings of a short run at this peak rate: a warm-up and a decay within its own steps. How the real
-    run's steps are spread over rounds is no matter of it."""
-    alone = replace(train, inner_steps_schedule="constant", least_inner_steps=None, synchronous_share=None)
+    run's steps are spread over rounds, and over shared and local parameters, is no matter of it."""
+    alone = replace(
+        train, inner_steps_schedule="constant", least_inner_steps=None, synchronous_share=None, local_steps=0
+    )
     warmup = min(train.warmup_steps, steps // WARMUP_SHARE)
     return replace(alone, rounds=steps, inner_steps=1, learning_rate=rate, warmup_steps=warmup)
 

@@ -91,6 +91,11 @@ def test_a_trial_has_no_rounds_to_spread_its_steps_over(options):
     assert train.steps_in(99) == 1
 
 
+def test_a_trial_of_a_run_with_local_steps_moves_all_parameters_in_every_step():
+    train = trial_config(TrainConfig(inner_steps=20, local=("6.*",), local_steps=10), 0.5, 100)
+    assert (train.local, train.local_steps) == (("6.*",), 0)
+
+
 def test_the_same_trial_twice_is_the_same_and_rates_differ():
     task, train = tasks.get("digits"), TrainConfig(batch_size=8, warmup_steps=2, eval_examples=64, threads=1)
     low, again, high = (run_trial(task, train, rate, 15) for rate in (1e-4, 1e-4, 1e-2))
