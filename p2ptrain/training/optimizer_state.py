@@ -40,12 +40,9 @@ def packed(optimizer: torch.optim.Optimizer, names: Names, take: Take) -> tuple[
     pack = _Packer(take)
     held = _names_of(optimizer, names)
     state = {
-        str(key): {
-            "dict": {str(name): tree for name, value in values.items() if (tree := pack.of(f"{key}.{name}", value))}
-        }
-        if isinstance(values, Mapping)
-        else pack.of(str(key), values)
+        str(key): tree
         for key, values in optimizer.state_dict()["state"].items()
+        if (tree := pack.of_each(str(key), values) if isinstance(values, Mapping) else pack.of(str(key), values))
     }
     tree = {"optimizer": type(optimizer).__name__, "parameters": held, "state": state}
     encoded = torch.frombuffer(bytearray(json.dumps(tree).encode()), dtype=torch.uint8)
@@ -102,6 +99,12 @@ class _Packer:
             return None
         self.tensors |= held
         return tree
+
+    def of_each(self, path: str, values: Mapping[Any, object]) -> dict[str, Any]:
+        """The tree of a parameter's entries: of those that can be held."""
+        return {
+            "dict": {str(name): tree for name, value in values.items() if (tree := self.of(f"{path}.{name}", value))}
+        }
 
     def _tree(self, path: str, value: object, held: dict[str, Storable], depth: int) -> dict[str, Any]:
         if depth > MAX_DEPTH:

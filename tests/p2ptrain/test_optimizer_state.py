@@ -199,6 +199,18 @@ def test_what_no_file_holds_is_left_out_and_told_once() -> None:
     assert list(theirs.optimizer.state[other[0].weight]) == ["fine"]  # type: ignore[index]
 
 
+def test_what_no_file_holds_of_an_optimizers_own_state_is_left_out() -> None:
+    """It stood in the file as nothing, and the checkpoint could not be gone on from."""
+    optimizer = torch.optim.SGD(model_of().parameters(), lr=0.1)
+    optimizer.state["ours"] = object()  # type: ignore[index]
+    optimizer.state["counted"] = 3  # type: ignore[index]
+    saved, left_out = packed(optimizer, {}, torch.clone)
+    assert left_out == ["ours (object)"]
+    again = torch.optim.SGD(model_of().parameters(), lr=0.1)
+    unpack_into(again, {}, {name: value for name, value in saved.items() if isinstance(value, torch.Tensor)})
+    assert dict(again.state) == {"counted": 3}
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (
