@@ -52,8 +52,19 @@ def method(
         aggregator="mean",
         f=0,
         ends_at_anchor=True,
-        check=check_no_gamma,
+        check=_check,
     )
+
+
+def _check(config: SyncConfig) -> None:
+    """ValueError on a consensus step, and on regions: the next round goes to what was told, of which a move towards
+    other regions is no part, and takes it back."""
+    check_no_gamma(config)
+    if config.regions:
+        raise ValueError(
+            f"{config.strategy} goes to what members told, and would take back each move towards other regions: "
+            "take tracked_gossip, or leave sync.regions out"
+        )
 
 
 def _build(decay: float, config: SyncConfig, genesis_d: torch.Tensor, own: str) -> SyncStrategy:

@@ -8,9 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 
-from p2ptrain.sync import Message
+from p2ptrain.sync import Message, build
+from p2ptrain.sync.model_averaging import ModelAveraging
 from p2ptrain.sync.regional import RegionalAveraging, RegionalShift, RegionModels, around_medoid
-from p2ptrain.sync.sync_config import SyncConfig
+from p2ptrain.sync.strategy_spec import GOSSIP
+from p2ptrain.sync.sync_config import SYNC_STRATEGIES, SyncConfig
 
 NUMEL = 64
 GENESIS = torch.linspace(-1, 1, NUMEL)
@@ -308,3 +310,39 @@ def test_a_far_round_that_one_lies_does_not_make_it_the_only_one_that_counts():
     ahead = alike(it, 9.0, name="c", round=200)
     liar = alike(it, 1e6, name="0", members=10**6, round=2**40)
     assert 9.0 + met(it, ahead, liar, *behind) <= 9.0
+
+
+KEEPS_NO_SHIFT = {"sparse_loco"}
+BY_UPDATES = [
+    name
+    for name in SYNC_STRATEGIES.names()
+    if SYNC_STRATEGIES.get(name).averager == GOSSIP and SYNC_STRATEGIES.get(name).models is not None
+]
+
+
+@pytest.mark.parametrize("strategy", BY_UPDATES)
+def test_a_move_towards_other_regions_outlives_the_next_rounds(strategy):
+    """It is in no message yet when the next round closes."""
+    if strategy in KEEPS_NO_SHIFT:
+        with pytest.raises(ValueError, match="take back each move towards other regions"):
+            SyncConfig(strategy=strategy, regions=("a", "b"))
+        return
+    config, names = SyncConfig(strategy=strategy, regions=("a", "b")), ("one", "other", "third")
+    members = {own: build(config, GENESIS.clone(), own, rounds=100) for own in names}
+    for own, member in members.items():
+        assert isinstance(member, ModelAveraging)
+        for peer in set(names) - {own}:
+            member.track(peer, None)
+    thetas = dict.fromkeys(names, GENESIS)
+    for round_ in range(6):
+        told = {own: members[own].encode(thetas[own], round=round_) for own in names}
+        for own in names:
+            for peer in set(names) - {own}:
+                members[own].apply(peer, told[peer].codec, told[peer].payload)
+            peers = dict.fromkeys(set(names) - {own}, 0)
+            result = members[own].aggregate(thetas[own], peers, round=round_)
+            if round_ == 1:
+                result = members[own].move_(result, torch.full((NUMEL,), 0.5))
+            thetas[own] = thetas[own] + result.correction_d
+    for theta_d in thetas.values():
+        torch.testing.assert_close(theta_d, GENESIS + 0.5, atol=0.02, rtol=0)

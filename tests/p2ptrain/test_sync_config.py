@@ -85,6 +85,7 @@ def test_mistakes_are_refused(wrong: dict[str, Any], message: str) -> None:
         ({"strategy": "moshpit", "aggregator": "clipped_gossip"}, "looks from one's own"),
         ({"strategy": "moshpit", "aggregator": "arc+trimmed_mean"}, "looks from one's own"),
         ({"strategy": "sparse_loco", "gamma": 0.5}, "it has no gamma"),
+        ({"strategy": "sparse_loco", "regions": ("a", "b")}, "take back each move towards other regions"),
         ({"strategy": "gradient", "outer": "nesterov"}, "no outer optimizer"),
     ],
 )
