@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.sync import SyncConfig, SyncStrategy, build, mixing
-from p2ptrain.sync.heloco import DirectionCorrection
+from p2ptrain.sync.heloco import LEAST_MOMENTUM, DirectionCorrection
 from p2ptrain.sync.model_averaging import ModelAveraging
 
 Values = npt.NDArray[np.float64]
@@ -193,3 +193,12 @@ def test_a_block_without_a_direction_stays_as_it_is(delta: float, momentum: floa
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         SyncConfig(strategy="heloco", **options)
+
+
+def test_a_momentum_without_a_direction_corrects_nothing() -> None:
+    """What stood still for long keeps a rest of it, which points somewhere."""
+    correction = DirectionCorrection(keep=0.2, shrink=1.0, most_shrink=1.0, turn=0.5, kappa=1.0, block=4)
+    rest, delta_nb = np.array([0.1 * LEAST_MOMENTUM]), np.ones((2, 1))
+    cosine_nb = np.array([[-0.5], [0.1]])
+    for changed_nb in correction.changes(cosine_nb * rest, delta_nb, rest, 0.1):
+        assert not changed_nb.any()

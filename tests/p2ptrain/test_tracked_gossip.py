@@ -161,6 +161,23 @@ def test_adopting_trusts_no_single_donor() -> None:
     assert node.state_dict().keys() == {"anchor"}
 
 
+@pytest.mark.parametrize("lie", [-1e6, 1e6])
+def test_of_two_donors_the_lying_one_takes_nobody_beyond_the_honest_one_and_where_it_stood(lie: float) -> None:
+    models = {"honest": genesis() + 1, "liar": genesis() + lie}
+    adopted_d = hearing(models, f=1).adopt(dict.fromkeys(models, 0))
+    torch.testing.assert_close(adopted_d, genesis() + min(1.0, max(0.0, lie)))
+
+
+def test_a_codecs_memory_ends_with_the_chain_that_it_is_of() -> None:
+    config = SyncConfig(compressor="powersgd", aggregator="mean", f=0)
+    node, fresh = (build(config, genesis(), "own") for _ in range(2))
+    node.encode(genesis() + torch.randn(genesis().numel()), round=0)
+    node.track("peer", None)
+    adopted_d = node.adopt({"peer": 0}).clone()
+    moved_d = adopted_d + torch.linspace(-1, 1, adopted_d.numel())
+    assert node.encode(moved_d, round=1) == fresh.encode(moved_d, round=1)
+
+
 def test_adopting_from_few_takes_their_median() -> None:
     models = {"a": genesis(), "b": genesis() + 1, "liar": genesis() - 1e9}
     torch.testing.assert_close(hearing(models, f=4).adopt(dict.fromkeys(models, 0)), genesis())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from p2ptrain.inner.inner_state import whole_buffers
+from p2ptrain.inner.inner_state import BufferPart, whole_buffers
 from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.byte_lm import ByteLM
 from p2ptrain.tasks.digits import EPSILON, Digits
@@ -432,3 +432,13 @@ def test_a_control_variate_divides_by_the_rates_of_its_own_round(ends, whole):
         node.begin_round()
         found.append(float(node.drift.buffers["ended_rates"]))
     assert found == pytest.approx([0.01 * steps for steps in whole])
+
+
+def test_moments_that_come_from_members_are_bounded_by_what_steps_have_made_meanwhile():
+    node = trainer()
+    run(node)
+    half = slice(0, node.numel // 2)
+    node.take_optimizer_state([BufferPart("exp_avg", half, torch.full((node.numel // 2,), 9.0), 4)])
+    state = node.state_dict()
+    most_p = state["exp_avg_sq"][half].sqrt() * (2 * node.optimizer.moments["exp_avg"].steepest)  # 2: the root of 4
+    torch.testing.assert_close(state["exp_avg"][half], most_p.clamp(max=9.0))
