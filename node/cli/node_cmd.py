@@ -229,6 +229,7 @@ def _run(
     from node.events.event_types import Failed
     from node.events.lines import LastingConsole, LineSink, left_out
     from node.events.log import JsonSink, opened
+    from node.system import left_threads
     from node.system.aside import Aside
 
     console = LastingConsole()
@@ -250,7 +251,7 @@ def _run(
                 if isinstance(known, UsageError):
                     kept.refused()
             raise
-    if code == EXIT_INTERRUPTED and not as_json and printing.is_over:
+    if code == EXIT_INTERRUPTED and not as_json and not left_threads.printing_is_stuck():
         console.print(f"\nTo go on: {node_command(folder)}", soft_wrap=True, highlight=False)
     return code
 

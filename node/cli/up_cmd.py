@@ -13,7 +13,7 @@ from rich.console import Console
 
 from node.cli import options
 from node.cli.telling import on_a_terminal
-from node.system import interrupts, text
+from node.system import interrupts, left_threads, text
 from node.system import run_dir as folders
 from node.system.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, P2PTrainError, RunError, UsageError
 from node.system.safe_io import say
@@ -123,10 +123,12 @@ def _watched(plan: "Plan", *, json: bool) -> int:
     with shown:
         outcome = _run(supervisor, plan, None if json else console)
     if outcome.interrupted:
-        if not json:
+        if not json and not left_threads.printing_is_stuck():
             _say(console, f"\nInterrupted. To go on: {_again(plan)}")
         return EXIT_INTERRUPTED
     _require_finished(plan, outcome)
+    if left_threads.printing_is_stuck():
+        return 0
     return _finish(plan, outcome, console, json=json)
 
 

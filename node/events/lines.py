@@ -80,9 +80,13 @@ class LineSink:
 
 
 def left_out(count: int) -> Event:
-    """Return the event that says how many were not printed, as whoever reads them had stopped."""
-    words = f"{text.plural(count, 'event')} left out here, as nothing read on; events.jsonl has them all"
-    return WarningEvent(message=words).at(round(time.time(), 3))
+    """Return the event that says how many were not printed, as their reader had stopped."""
+    return WarningEvent(message=words_of_left_out(count)).at(round(time.time(), 3))
+
+
+def words_of_left_out(count: int) -> str:
+    """Return what is said of so many."""
+    return f"{text.plural(count, 'line')} left out here, as nothing read on; events.jsonl has all events"
 
 
 def describe(event: Event) -> list[Text]:

@@ -43,15 +43,6 @@ class Aside(Generic[T]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all was printed, at the end. Otherwise nobody reads on, and whatever else is printed would wait."""
-        return not self._thread.is_alive()
-
-    def _end(self) -> None:
-        """Print what waits, and end."""
         try:
             self._waiting.put(None, timeout=LAST_S)
         except queue.Full:
@@ -59,7 +50,7 @@ class Aside(Generic[T]):
         else:
             self._thread.join(LAST_S)
         if self._thread.is_alive():
-            left_threads.printing()
+            left_threads.note_stuck_printing()
 
     def _run(self) -> None:
         try:

@@ -34,16 +34,21 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await trio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
 
 
-def printing() -> None:
-    """Note a thread that prints for a reader who does not read on: to flush stdout is to wait for it."""
+def note_stuck_printing() -> None:
+    """Note a thread that prints for a reader who does not read on: to print, or to flush stdout, is to wait for it."""
     _STUCK.set()
+
+
+def printing_is_stuck() -> bool:
+    """Return whether there is such a thread."""
+    return _STUCK.is_set()
 
 
 def leave_with_them(code: int) -> None:
     """End this process at once, where some of that work is not over."""
-    if not _RUNNING and not _STUCK.is_set():
+    if not _RUNNING and not printing_is_stuck():
         return
-    for stream in () if _STUCK.is_set() else (sys.stdout, sys.stderr):
+    for stream in () if printing_is_stuck() else (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)

@@ -7,8 +7,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import IO, Protocol
+from typing import IO, Protocol, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -27,10 +28,12 @@ from node.events.event_types import (
     RoundClosed,
     WarningEvent,
 )
+from node.events.lines import left_out, words_of_left_out
 from node.events.log import to_line
 from node.events.progress import NodeProgress, common_evaluation
 from node.events.summary import mean
 from node.system import text
+from node.system.aside import Aside
 from node.system.safe_io import say
 from node.top.table import MAX_NOTES, swarm_round, swarm_view
 
@@ -97,29 +100,39 @@ class LiveView:
         )
 
 
-class PlainView:
-    """A line for each round of the swarm, and one for each note: logs, CI, pipes."""
+class _Lines:
+    """Lines on a stream, printed aside: the swarm is looked after while nobody reads them."""
 
-    def __init__(self, stream: IO[str], nodes: Sequence[NodeProgress]) -> None:
-        self._stream, self._nodes = stream, nodes
-        self._taker = NoteTaker()
-        self._shown = 0
+    def __init__(self, stream: IO[str], missed: Callable[[int], str]) -> None:
+        """`missed` makes the line that says how many were left out."""
+        self._say = Aside(partial(say, stream), missed)
 
-    def __enter__(self) -> "PlainView":
+    def __enter__(self) -> Self:
+        self._say.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._say.__exit__()
+
+
+class PlainView(_Lines):
+    """A line for each round of the swarm, and one for each note: logs, CI, pipes."""
+
+    def __init__(self, stream: IO[str], nodes: Sequence[NodeProgress]) -> None:
+        super().__init__(stream, lambda count: f"{words_of_left_out(count)}\n")
+        self._nodes = nodes
+        self._taker = NoteTaker()
+        self._shown = 0
 
     def event(self, name: str, event: Event) -> None:
         """Print a note, or the swarm's round once every node has closed it."""
         line = self._taker.note(name, event)
         if line is not None:
-            self._say(line)
+            self._say(f"{line}\n")
         reached = swarm_round(self._nodes)
         if isinstance(event, _MOVING) and reached > self._shown and self._is_evaluated(reached):
             self._shown = reached
-            self._say(self._round_line(reached))
+            self._say(f"{self._round_line(reached)}\n")
 
     def _is_evaluated(self, reached: int) -> bool:
         """Whether the line of a round can be told. That of the last one waits for its evaluations, which come after it:
@@ -141,9 +154,6 @@ class PlainView:
         ]
         return "  ".join(parts)
 
-    def _say(self, line: str) -> None:
-        say(self._stream, f"{line}\n")
-
 
 def _has_evaluated(node: NodeProgress, round_: int) -> bool:
     return any(after >= round_ for after, _ in node.evaluations)
@@ -153,21 +163,15 @@ _MOVING = (RoundClosed, Evaluated, Finished, Failed, Died, Interrupted)
 """Events after which the swarm's line may be due."""
 
 
-class JsonView:
+class JsonView(_Lines):
     """Every event of every node as a JSON line, with the node's name in it."""
 
     def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-
-    def __enter__(self) -> "JsonView":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+        super().__init__(stream, lambda count: to_line({**left_out(count).to_record(), "node": ""}))
 
     def event(self, name: str, event: Event) -> None:
         """Print the event."""
-        say(self._stream, to_line({**event.to_record(), "node": name}))
+        self._say(to_line({**event.to_record(), "node": name}))
 
 
 def choose(

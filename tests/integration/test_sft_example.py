@@ -52,9 +52,8 @@ def test_the_example_trains_tunes_and_answers(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLE), "--out", str(tmp_path / "sft"), "--base-rounds", "2", "--rounds", "4"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    *_, norway, japan = done.stdout.splitlines()
-    assert norway.startswith("Hello 5. What is the capital of Norway? -> ")
-    assert japan.startswith("Hello 5. What is the capital of Japan? -> ")
+    for country in ("Norway", "Japan"):  # so small a model may answer with line breaks
+        assert f"\nHello 5. What is the capital of {country}? -> " in done.stdout
     assert "product gap: " in done.stdout
     first, *_ = (tmp_path / "sft" / "chat.jsonl").read_text().splitlines()
     assert [each["role"] for each in json.loads(first)["messages"]] == ["user", "assistant"]

@@ -1,4 +1,4 @@
-"""`p2ptrain node` whose terminal is stopped, or whose pipe nobody reads on: it trains, and ends on Ctrl-C."""
+"""`p2ptrain node` and `up` whose pipe nobody reads on, as with a stopped terminal: they train, and end on Ctrl-C."""
 
 import os
 import signal
@@ -23,25 +23,28 @@ SETTINGS = (
 
 @pytest.mark.paired
 @pytest.mark.thorough
-@pytest.mark.parametrize("words", [("--json",), ()])
-def test_a_node_whose_output_nobody_reads_trains_on_and_ends_on_ctrl_c(tmp_path: Path, words: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "p2ptrain", "node", *words, "--run-dir", str(tmp_path / "run")]
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(("node", "--json"), "node"), (("node",), "node"), (("up", "--nodes", "2", "--json"), "node-0")],
+)
+def test_what_nobody_reads_holds_no_training_up_nor_ctrl_c(tmp_path: Path, words: tuple[str, ...], name: str) -> None:
+    command = [sys.executable, "-m", "p2ptrain", *words, "--run-dir", str(tmp_path / "run")]
     for each in SETTINGS:
         command += ["--set", each]
-    log = tmp_path / "run" / "node" / "events.jsonl"
+    log = tmp_path / "run" / name / "events.jsonl"
     read, write = os.pipe()
     try:
-        with subprocess.Popen(command, stdout=write) as node:
+        with subprocess.Popen(command, stdout=write) as process:
             try:
                 until = time.monotonic() + 120
                 while not log.exists() or log.stat().st_size < 8 * PIPE_BYTES:  # lines for people are not that short
-                    assert node.poll() is None
+                    assert process.poll() is None
                     assert time.monotonic() < until, "it stands still"
                     time.sleep(0.2)
-                node.send_signal(signal.SIGINT)
-                assert node.wait(30) == 130
+                process.send_signal(signal.SIGINT)
+                assert process.wait(30) == 130
             finally:
-                node.kill()
+                process.kill()
     finally:
         os.close(read)
         os.close(write)
