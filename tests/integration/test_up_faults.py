@@ -114,7 +114,8 @@ def stand_still(tmp_path: Path, *, still_s: float, rounds: int) -> None:
         assert not swarm.heard("died")
         assert not swarm.heard("banned")
         (joined,) = swarm.heard("joined")
-        assert (joined["node"], joined["donors"]) == ("node-3", 3), "no single donor is trusted"
+        assert joined["node"] == "node-3"
+        assert joined["donors"] > 1, "no single donor is trusted: the others are three, or those that it hears by then"
         mine = swarm.heard("round", node="node-3")
         assert mine[-1]["round"] == rounds
         assert mine[-1]["members"] == 4, "its last round has all of them as members"
