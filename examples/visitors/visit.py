@@ -75,7 +75,7 @@ def gradient(w: dict[str, Floats], images: Floats, labels: npt.NDArray[np.int64]
         x = y * share
     odds = np.exp((logits := x @ w["6.weight"].T + w["6.bias"]) - logits.max(axis=1, keepdims=True))
     odds, rows = odds / odds.sum(axis=1, keepdims=True), np.arange(len(labels))
-    loss = float(-np.log(odds[rows, labels] + 1e-12).mean())
+    loss = float(-np.log(odds[rows, labels] + 1e-12).sum() / len(rows))
     back = (odds - np.eye(10, dtype=np.float32)[labels]) / len(rows)
     grads["6.weight"], grads["6.bias"] = back.T @ x, back.sum(axis=0)
     back = back @ w["6.weight"]

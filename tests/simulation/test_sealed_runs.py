@@ -26,7 +26,6 @@ from node.simulation.livelock import StepBudget
 from node.simulation.rare_collections import THRESHOLDS
 from node.simulation.sealed import SealBrokenError, hashes_are_fixed, sealed
 from node.system.errors import RunError
-from node.system.gc_tuning import left_out
 
 ASKED: dict[str, Callable[[], object]] = {
     "time.time": time.time,
@@ -111,18 +110,6 @@ def test_generators_that_a_process_shares_begin_at_the_seed_and_are_given_back()
     assert all(one != two for one, two in zip(first, other, strict=True))
     assert torch.equal(torch.get_rng_state(), states[0])
     assert (random.getstate(), str(np.random.get_state())) == states[1:]
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_what_was_exempt_from_collection_is_so_afterwards_and_nothing_else(before: bool) -> None:
-    """A suite of tests, or another program around a run, may have frozen what it has imported."""
-    (gc.freeze if before else gc.unfreeze)()
-    try:
-        with left_out():
-            assert gc.get_freeze_count() > 0
-        assert (gc.get_freeze_count() > 0) == before
-    finally:
-        gc.freeze()
 
 
 def test_an_envelope_is_opened_once_for_all_and_refused_each_time() -> None:
