@@ -127,8 +127,6 @@ def _watched(plan: "Plan", *, json: bool) -> int:
             _say(console, f"\nInterrupted. To go on: {_again(plan)}")
         return EXIT_INTERRUPTED
     _require_finished(plan, outcome)
-    if left_threads.printing_is_stuck():
-        return 0
     return _finish(plan, outcome, console, json=json)
 
 
@@ -169,6 +167,9 @@ def _finish(plan: "Plan", outcome: "Outcome", console: Console, *, json: bool) -
     from node.events.summary import to_json
     from node.up.end_report import make_report, next_lines, render
 
+    if left_threads.printing_is_stuck():  # the report is for the folder alone: nobody reads on
+        make_report(plan, outcome)
+        return _code(outcome)
     if json:
         say(sys.stdout, jsonlib.dumps(to_json(make_report(plan, outcome).summary)) + "\n")
         return _code(outcome)

@@ -2,11 +2,13 @@
 selected), or a pipe whose reader does not read on, holds up that thread and no event loop."""
 
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from node.system import left_threads
+from node.system.safe_io import say
 
 T = TypeVar("T")
 
@@ -45,12 +47,12 @@ class Aside(Generic[T]):
     def __exit__(self, *_: object) -> None:
         try:
             self._waiting.put(None, timeout=LAST_S)
+            self._thread.join(LAST_S)
         except queue.Full:
             pass
-        else:
-            self._thread.join(LAST_S)
-        if self._thread.is_alive():
-            left_threads.note_stuck_printing()
+        finally:  # after a second Ctrl-C, too
+            if self._thread.is_alive():
+                left_threads.note_stuck_printing()
 
     def _run(self) -> None:
         try:
@@ -58,7 +60,9 @@ class Aside(Generic[T]):
                 self._show(item)
                 if missed := self._taken():
                     self._show(self._missed(missed))
-        except OSError:
+        except Exception as error:
+            if not isinstance(error, OSError):  # such as a letter that the terminal's coding has not
+                say(sys.stderr, f"warning: nothing more is printed ({type(error).__name__}); events.jsonl has it all\n")
             while self._waiting.get() is not None:
                 continue
 

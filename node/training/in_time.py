@@ -7,6 +7,7 @@ quorum, so `fresh`, the count at that moment, says less.)
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Final, Literal
@@ -48,6 +49,11 @@ class InTime:
         """Return the share over the newest WINDOW rounds with neighbours; None before the first."""
         possible = sum(it.neighbours for it in self._rounds)
         return sum(it.arrived for it in self._rounds) / possible if possible else None
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it has fallen, and not recovered."""
+        return self._low
 
     @property
     def total(self) -> float | None:
@@ -121,6 +127,36 @@ def round_up(steps: float) -> int:
     """Return `steps` rounded up to two digits."""
     unit: int = 10 ** max(0, math.floor(math.log10(steps)) - 1)
     return math.ceil(steps / unit - 1e-9) * unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """How many of the neighbours are in rounds so far behind that their updates count in none of ours."""
+
+    behind: int
+    neighbours: int
+    rounds: int
+    """How far behind the nearest of them is."""
+
+    @property
+    def most(self) -> bool:
+        """Whether that is most of them."""
+        return 2 * self.behind > self.neighbours
+
+
+def apart(mine: int, theirs: Sequence[int | None], max_staleness: int) -> Apart:
+    """Return who is how far behind. `theirs`: the round that each neighbour has announced; None: none yet."""
+    behind = [mine - at for at in theirs if at is not None and mine - at > max_staleness]
+    return Apart(behind=len(behind), neighbours=len(theirs), rounds=min(behind, default=0))
+
+
+def apart_words(others: Apart) -> str:
+    """Return the message for a node whose neighbours train without it."""
+    return (
+        f"{others.behind} of {others.neighbours} neighbours are {others.rounds} rounds or more behind, and train "
+        "without this node; if they are as fast, it had begun before they came, and the word of one is not taken: to "
+        "train with them start it with another --run-dir; if they are slower, set node.pace=dylu on all"
+    )
 
 
 def late_words(in_time: InTime, lengths: Lengths) -> str:

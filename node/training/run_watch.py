@@ -5,7 +5,7 @@ import math
 from gossip.service import GossipService
 from node.events.event_types import WarningEvent
 from node.events.journal import Journal
-from node.training.in_time import InTime, Lengthened, Lengths, late_words, lengthened_words
+from node.training.in_time import InTime, Lengthened, Lengths, apart, apart_words, late_words, lengthened_words
 from node.training.inner_loop import Phase
 from node.training.run_state import RunState
 from node.training.update_counts import UpdateCounts
@@ -144,6 +144,13 @@ class RunWatch:
             self._told.add(what)
             self._journal.emit(WarningEvent(message=message))
 
+    def _check_apart(self) -> None:
+        """Warn once where most neighbours train without this node, in rounds long over here."""
+        said = [it.round if it.gives else None for it in self._service.neighbours().values()]
+        others = apart(self._state.round, said, self._state.config.network.max_staleness)
+        if others.most:
+            self._tell_once("apart", apart_words(others))
+
     def check_arrivals(self, phase: Phase) -> None:
         """Check at the end of a phase which updates of the round before have arrived, and whether rounds last longer
         than planned. Warn when too few arrived, when enough do again, and when rounds have become longer."""
@@ -162,6 +169,8 @@ class RunWatch:
                 words = late_words(self.in_time, lengths) if turn == "fell" else again
                 recovered = turn == "recovered"
                 self._journal.emit(WarningEvent(message=words, about="updates_in_time", recovered=recovered))
+            if self.in_time.is_low:
+                self._check_apart()
         steps = self._lengthened.add(phase.steps, state.pace.steps)
         if steps is not None:
             self._journal.emit(WarningEvent(message=lengthened_words(steps, lengths), about="round_length"))

@@ -50,7 +50,8 @@ def test_a_partition_of_a_minute_heals(tmp_path: Path) -> None:
         nodes: list[Program] = []
         joining: tuple[str, ...] = ()
         for host in lab.hosts:
-            nodes.append(stack.enter_context(start(lab, tmp_path, host, joining, "--rounds", 2000)))
+            waits = ("--rounds", 2000, "--set", f"node.wait_for={NODES - 1}")  # or the first would begin, and be alone
+            nodes.append(stack.enter_context(start(lab, tmp_path, host, joining, *waits)))
             joining = joining or ("--peer", nodes[0].hear("started")["addresses"][0])
         all_of(nodes, lambda node: bool(node.heard("round", neighbours=NODES - 1)), 120, "all know all")
         at = newest(nodes[0])["round"]
@@ -92,7 +93,8 @@ def test_churn_harms_nobody(tmp_path: Path) -> None:
     """One of twelve is killed or one joins, every five seconds for five minutes."""
     rng = random.Random(1)
     with Lab(CHURN_NODES, None) as lab, ExitStack() as stack:
-        first = stack.enter_context(start(lab, tmp_path, 0, (), "--rounds", 5000, *SLOWLY))
+        together = ("--set", "node.wait_for=3")  # or it would begin alone, and never be one of them
+        first = stack.enter_context(start(lab, tmp_path, 0, (), "--rounds", 5000, *SLOWLY, *together))
         joining = ("--peer", first.hear("started")["addresses"][0])
         started: list[Program] = [first]
 
@@ -120,6 +122,7 @@ def test_churn_harms_nobody(tmp_path: Path) -> None:
         thirds = [median(losses[at : at + len(losses) // 3]) for at in range(0, len(losses) - 2, len(losses) // 3)][:3]
         print(f"{len(started)} starts; {rounds[-1]['round']} rounds; held-out loss by thirds: {thirds}")
         print(f"descriptors {descriptors} -> {held(first)}, rss {memory >> 20} -> {rounds[-1]['rss_bytes'] >> 20} MiB")
+        assert median(event["members"] for event in rounds[-100:]) > CHURN_NODES // 2, "it is one of them"
         assert thirds == sorted(thirds, reverse=True)
         assert held(first) <= descriptors + CHURN_NODES
         assert rounds[-1]["rss_bytes"] < 1.2 * memory

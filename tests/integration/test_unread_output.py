@@ -1,5 +1,6 @@
 """`p2ptrain node` and `up` whose pipe nobody reads on, as with a stopped terminal: they train, and end on Ctrl-C."""
 
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,28 @@ SETTINGS = (
     "network.mdns=false",
     "node.metrics_port=-1",
 )
+
+
+@pytest.mark.paired
+@pytest.mark.thorough
+def test_a_swarm_whose_output_nobody_reads_comes_to_its_end_and_leaves_its_report(tmp_path: Path) -> None:
+    words = ("up", "--nodes", "2", "--rounds", "200", "--json", "--run-dir", str(tmp_path / "run"))
+    command = [sys.executable, "-m", "p2ptrain", *words]
+    for each in SETTINGS:
+        command += ["--set", each] if not each.startswith("train.rounds") else []
+    read, write = os.pipe()
+    try:
+        with subprocess.Popen(command, stdout=write) as process:
+            try:
+                assert process.wait(180) == 0
+            finally:
+                process.kill()
+    finally:
+        os.close(read)
+        os.close(write)
+    logs = [tmp_path / "run" / f"node-{number}" / "events.jsonl" for number in range(2)]
+    assert sum(log.stat().st_size for log in logs) > 2 * PIPE_BYTES, "more than the pipe holds"
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["nodes"][0]["rounds"] == 200
 
 
 @pytest.mark.paired

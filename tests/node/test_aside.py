@@ -1,6 +1,8 @@
 """What is printed by a thread of its own: in order, all of it while it is read, and nobody waits where it is not."""
 
 import threading
+from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 
@@ -41,12 +43,15 @@ def test_who_does_not_read_on_holds_nobody_up_and_is_told_what_it_missed(monkeyp
     assert [item for item in shown if not item.isdigit()] == ["90 left out"]
 
 
-def test_the_end_does_not_wait_for_ever_and_the_process_then_leaves_without_flushing(monkeypatch):
+@pytest.mark.parametrize("pressed_again", [False, True])
+def test_the_end_does_not_wait_for_ever_and_the_process_then_leaves_without_flushing(monkeypatch, pressed_again):
     stuck, ends = threading.Event(), threading.Event()
     monkeypatch.setattr(left_threads, "_STUCK", stuck)
     monkeypatch.setattr(aside, "LAST_S", 0.05)
-    with Aside(lambda _: ends.wait(30), missed) as printing:
+    with suppress(KeyboardInterrupt), Aside(lambda _: ends.wait(30), missed) as printing:
         printing("0")
+        if pressed_again:
+            monkeypatch.setattr(printing._thread, "join", Mock(side_effect=KeyboardInterrupt))
     assert left_threads.printing_is_stuck()
     left: list[int] = []
     monkeypatch.setattr(left_threads.os, "_exit", left.append)
@@ -56,8 +61,11 @@ def test_the_end_does_not_wait_for_ever_and_the_process_then_leaves_without_flus
     ends.set()
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(28, "No space left on device")])
-def test_after_an_error_nothing_is_printed_and_nobody_notices(error):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(BrokenPipeError(), ""), (OSError(28, "No space left on device"), ""), (UnicodeError(), "(UnicodeError)")],
+)
+def test_after_an_error_nothing_is_printed_and_the_rest_goes_on(error, said, capsys):
     shown: list[str] = []
 
     def show(item: str) -> None:
@@ -68,6 +76,8 @@ def test_after_an_error_nothing_is_printed_and_nobody_notices(error):
         for number in range(100):
             printing(str(number))
     assert shown == ["0"]
+    told = capsys.readouterr().err
+    assert said in told if said else not told
     assert not left_threads.printing_is_stuck()
 
 

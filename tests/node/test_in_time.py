@@ -4,7 +4,17 @@ import pytest
 from typed_events import said, typed
 
 from gossip.core.api import Arrivals
-from node.training.in_time import LEAST_ROUNDS, WINDOW, InTime, Lengthened, Lengths, late_words, lengthened_words
+from node.training.in_time import (
+    LEAST_ROUNDS,
+    WINDOW,
+    InTime,
+    Lengthened,
+    Lengths,
+    apart,
+    apart_words,
+    late_words,
+    lengthened_words,
+)
 from node.up.view import NoteTaker
 
 LENGTHS = Lengths(inner_steps=20, step_seconds=0.005, exchange_s=0.4, longest_s=30.0)
@@ -107,3 +117,19 @@ def test_a_swarm_says_once_what_all_its_nodes_warn_of(about):
     say("node-1", "late")
     assert [line for line in told if line] == ["node-0: late", "node-2: again", "node-1: late"]
     assert taker.note("node-1", said("warning", message="else")) == "node-1: else"
+
+
+def test_who_trains_apart_is_told_how_to_train_with_the_others():
+    most = apart(71, [20, 21, 19, None, 70], max_staleness=4)
+    assert most.most
+    words = apart_words(most)
+    assert "3 of 5 neighbours are 50 rounds or more behind" in words
+    assert "start it with another --run-dir" in words
+    assert "node.pace=dylu" in words
+    for others in (
+        [67, 20, 19, None, 70],
+        [80, 81, 82, 83, 84],
+        [None] * 5,
+        [],
+    ):  # few, ahead, nothing said yet, nobody
+        assert not apart(71, others, max_staleness=4).most

@@ -39,6 +39,28 @@ async def test_two_newcomers_to_one_member_do_not_take_its_word_and_find_togethe
 
 
 @pytest.mark.thorough
+async def test_the_member_that_was_not_believed_is_told_so_and_joins_them_as_a_newcomer(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Three newcomers at once begin without it. With another folder, which is another key too, it joins them."""
+    with trio.fail_after(600):
+        async with swarm(tmp_path) as members:
+            first = await members.start("first", **SETTINGS)
+            await trio.sleep(20 * PHASE_S)
+            late = [await members.start(name, wait_for=3, **SETTINGS) for name in ("b", "c", "d")]
+            while not any("another --run-dir" in it["message"] for it in first.told("warning")):  # noqa: ASYNC110
+                await trio.sleep(PHASE_S)
+            first.stop.set()
+            await trio.sleep(20 * PHASE_S)
+            again = await members.start("first-again", wait_for=3, **SETTINGS)
+            while not any(it["members"] == 4 for it in again.told("round")):  # noqa: ASYNC110
+                await trio.sleep(PHASE_S)
+            assert again.told("joined")[0]["donors"] == 3
+            for it in (*late, again):
+                it.stop.set()
+
+
+@pytest.mark.thorough
 async def test_of_many_newcomers_those_beside_several_members_join_and_the_rest_follow(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
