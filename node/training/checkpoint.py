@@ -39,6 +39,7 @@ from p2ptrain.training.flat import all_finite
 
 _TEMPORARY: Final = ".writing-"
 _DAMAGED: Final = "damaged-"
+_ALONE: Final = "alone-"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -181,6 +182,20 @@ class CheckpointStore:
         with suppress(OSError):
             shutil.rmtree(aside, ignore_errors=True)
             folder.rename(aside)
+
+    def set_all_aside(self) -> Path | None:
+        """Rename the newest whole checkpoint, so that it no longer counts, and remove all others: another model goes
+        on in an earlier round. Return its folder; None where there is none. Raises OSError, with nothing removed, where
+        it cannot be renamed."""
+        kept, aside = self.newest_whole(), None
+        if kept is not None:
+            aside = self.folder / f"{_ALONE}{kept.name}"
+            shutil.rmtree(aside, ignore_errors=True)
+            kept.rename(aside)
+            sync_folder(self.folder)
+        for folder in self._folders():
+            shutil.rmtree(folder, ignore_errors=True)
+        return aside
 
     def _folders(self) -> list[Path]:
         """Return all folders that may be checkpoints, the newest last."""

@@ -150,12 +150,15 @@ def apart(mine: int, theirs: Sequence[int | None], max_staleness: int) -> Apart:
     return Apart(behind=len(behind), neighbours=len(theirs), rounds=min(behind, default=0))
 
 
-def apart_words(others: Apart) -> str:
-    """Return the message for a node whose neighbours train without it."""
+def apart_words(others: Apart, *, goes_back: bool) -> str:
+    """Return the message for a node whose neighbours train without it. `goes_back`: it will join them by itself."""
+    joins = "to train with them start it with another --run-dir"
+    if goes_back:
+        joins = "this node takes their model once that has lasted"
     return (
         f"{others.behind} of {others.neighbours} neighbours are {others.rounds} rounds or more behind, and train "
-        "without this node; if they are as fast, it had begun before they came, and the word of one is not taken: to "
-        "train with them start it with another --run-dir; if they are slower, set node.pace=dylu on all"
+        "without this node; if they are as fast, it had begun before they came, and the word of one is not taken: "
+        f"{joins}; if they are slower, set node.pace=dylu on all"
     )
 
 

@@ -9,6 +9,7 @@ import trio
 
 from node.config.schema import Config
 from node.system.errors import RunError
+from node.training.lead import Lead
 from node.training.pace import Pace
 
 CATCH_UP_FACTOR = 0.5
@@ -71,6 +72,10 @@ class RunState:
     """Set once that round is closed as well, and its correction is applied."""
     held: Callable[[], bool] = lambda: False
     """Whether training is to stand still: a phase with any steps ends then, once it may."""
+    lead: Lead = field(default_factory=Lead)
+    """For how long neighbours have trained too far behind this node."""
+    rolled_back: bool = False
+    """Whether this process has gone back to where the others are (rollback.py)."""
     shift_factor: float = 1.0
     """On the learning rate, for some rounds after the node's data have shifted."""
     _gathering: bool = False

@@ -19,6 +19,13 @@ SETTLED_ROUNDS = 10
 """Rounds before a warning of too few members: as many as before one of late updates (in_time.LEAST_ROUNDS). Chosen."""
 
 
+def may_roll_back(service: GossipService, state: RunState) -> bool:
+    """Return whether a node that is ahead of its neighbours' vote would take their model: there are more of them than
+    may lie, and it has never trained with enough others to outvote those (rollback.py)."""
+    enough = len(service.neighbour_ids) > state.config.sync.f
+    return enough and not (service.outvoted_liars or service.regions_beside or state.rolled_back)
+
+
 class RunWatch:
     """Watches a run, and warns its operator. `needed_members`: with fewer, own model included, the aggregator's promise
     about its f liars does not hold. `promises`: whether it makes that promise (plain mean makes none)."""
@@ -149,7 +156,7 @@ class RunWatch:
         said = [it.round if it.gives else None for it in self._service.neighbours().values()]
         others = apart(self._state.round, said, self._state.config.network.max_staleness)
         if others.most:
-            self._tell_once("apart", apart_words(others))
+            self._tell_once("apart", apart_words(others, goes_back=may_roll_back(self._service, self._state)))
 
     def check_arrivals(self, phase: Phase) -> None:
         """Check at the end of a phase which updates of the round before have arrived, and whether rounds last longer

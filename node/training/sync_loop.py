@@ -29,6 +29,7 @@ from node.training.node import Node
 from node.training.outcome import note_lost_device
 from node.training.pausing import stand_still
 from node.training.remote_trainer import TrainerLostError
+from node.training.rollback import roll_back
 from node.training.round_report import record_round
 from node.training.shift_watching import watch_shift
 from node.training.spent_budget import is_spent, tell_spent
@@ -116,6 +117,8 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
                 await node.executor.offload(phase.gathering.finish)
             node.state.look_around(node.service.swarm_round())
             if node.state.lost and await rejoin(node):
+                continue
+            if await roll_back(node):
                 continue
             if await _asks_for_model(node) and await rejoin(node, donors=MEDIAN_OF):
                 continue

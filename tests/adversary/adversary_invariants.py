@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from adversary_scenario import LAYERS
+from adversary_scenario import FIRST_ALONE, LAYERS
 from adversary_stage import Life, Stage
 
 from gossip.core.ids import PeerId
@@ -142,7 +142,7 @@ class Watch:
     def _look_at_round(self, life: Life) -> None:
         name, now = life.member.name, life.member.node.state.round
         last = self.rounds.get((name, life.began), life.resumed_round or 0)
-        if now < last:
+        if now < last and not went_back(self.stage, life):
             self.found.add("back", f"{name} went from round {last} back to {now}")
         self.rounds[name, life.began] = max(last, now)
 
@@ -153,6 +153,12 @@ class Watch:
             if newest < last:
                 self.found.add("checkpoint", f"{name}'s checkpoint of round {last} is gone; the newest is of {newest}")
             self.checkpoints[name] = max(last, newest)
+
+
+def went_back(stage: Stage, life: Life) -> bool:
+    """Whether this is a first one that was alone, and has joined the others, who came later."""
+    first = stage.scenario.kind in FIRST_ALONE and life.number == 0
+    return first and any(event["at"] > stage.scenario.moment for event in life.member.told("joined"))
 
 
 def store_of(life: Life) -> CheckpointStore:
@@ -203,6 +209,7 @@ def judge(stage: Stage, clean: Clean | None, seconds: float, found: Violations) 
     _nothing_breaks(stage, found)
     _adoptions(stage, found)
     _rounds(stage, found)
+    _first_alone(stage, found)
     _places(stage, found)
     _shifts(stage, found)
     for line in stage.heard_statistics:
@@ -269,6 +276,13 @@ def _adoptions(stage: Stage, found: Violations) -> None:
             found.add("adopted", f"{it.name} at {it.at:.0f} s of {len(it.donors)} donors, {liars} of them hostile")
 
 
+def _first_alone(stage: Stage, found: Violations) -> None:
+    """Who was alone before all others came trains with them in the end, and has gone back once."""
+    for life in stage.lives:
+        if stage.scenario.kind in FIRST_ALONE and life.number == 0 and len(life.member.told("joined")) != 1:
+            found.add("alone", f"{life.member.name} has joined {len(life.member.told('joined'))} times")
+
+
 def _shifts(stage: Stage, found: Violations) -> None:
     """Data shift nowhere, or at one of five as it says: fewer than half that lie make no shift everywhere."""
     for life in stage.lives:
@@ -321,6 +335,8 @@ def company_of(stage: Stage, life: Life) -> float | None:
     """How many honest members a node's rounds had in the mean; None for too short a life."""
     honest = {str(peer) for peer in stage.honest_peers}
     rounds = life.member.told("round")
+    if went_back(stage, life):
+        rounds = [event for event in rounds if event["at"] > life.member.told("joined")[0]["at"]]
     return fmean(len(honest.intersection(event["staleness"])) for event in rounds) if len(rounds) >= 5 else None
 
 

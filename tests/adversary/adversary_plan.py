@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import moves_answers
 import moves_chains
+import moves_first
 import moves_floods
 import moves_identities
 import moves_layers
@@ -29,6 +30,7 @@ from adversary_scenario import KINDS, LATER, Scenario, draw_scenario
 FILES: Final = (
     moves_answers,
     moves_chains,
+    moves_first,
     moves_floods,
     moves_identities,
     moves_layers,

@@ -72,6 +72,10 @@ SHIFTS: Final = frozenset({"shifts"})
 STATISTICS: Final = frozenset({"statistics"})
 """And one: the honest share class statistics of their data, and one that comes late asks for those of all."""
 
+FIRST_ALONE: Final = frozenset({"first_alone"})
+"""And one: the first has trained for long when all others come at once, who cannot take its word. It goes back to
+them."""
+
 SAYS_SHIFT: Final = 1
 """Number of that one."""
 
@@ -86,13 +90,14 @@ LATER: Final = {
     "sums": 8000,
     "shifts": 9000,
     "statistics": 10000,
+    "first_alone": 11000,
 }
 """Kinds by their first seeds; those after it are of the same kind, up to the next."""
 
 LABELS: Final = ("east", "west")
 """Of regions. Every second honest node is of the same one; where the second comes late, the first half of them."""
 
-LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1, "late_region": 4, "statistics": 1}
+LATE: Final = {"join": 1, "crowd": 2, "bootstrap": 1, "open": 1, "late_region": 4, "statistics": 1, "first_alone": 4}
 """How many of the honest nodes come late."""
 
 HIDDEN: Final = 2
@@ -103,6 +108,12 @@ AWAY: Final = {2: (100.0, 112.0), 3: (50.0, 110.0), 4: (95.0, 140.0)}
 
 COMES_AT: Final = 65.0
 """When they do: in the fifth round."""
+
+FIRST_ALONE_S: Final = 150.0
+"""And where the first was alone: in its eleventh, far more than any may be behind."""
+
+FIRST_ALONE_ROUNDS: Final = 24
+"""Of a run with such a first one: the others serve eight before it goes back, and then all are together."""
 
 SHAPES: Final = (
     {"honest": 4, "f": 1},
@@ -173,6 +184,8 @@ class Scenario:
     @property
     def moment(self) -> float:
         """When it is worth most to lie."""
+        if self.kind in FIRST_ALONE:
+            return FIRST_ALONE_S
         moments = {"resume": self.leaves_at + self.away_s, "end": LEAST_S - ROUND_S, "steady": 10 * ROUND_S}
         return COMES_AT if self.late else moments.get(self.kind, 0.0)
 
@@ -248,8 +261,10 @@ def draw_scenario(kind: str, rng: random.Random, seed: int) -> Scenario:
         shape["honest"] = max(shape["honest"], 5)
     if kind in REGIONS | BOUND | RESIDENCY | LATE_REGION:  # as many in each as f = 1 wants
         shape |= {"honest": 8, "f": 1, "degree": 8}
-    if kind in PAUSES | SHIFTS | STATISTICS:
+    if kind in PAUSES | SHIFTS | STATISTICS | FIRST_ALONE:
         shape |= {"honest": 5, "f": 1}
+    if kind in FIRST_ALONE:
+        shape |= {"rounds": FIRST_ALONE_ROUNDS}
     if kind == "open":
         shape["degree"] = rng.choice([4, 8])
     return Scenario(

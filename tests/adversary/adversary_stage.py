@@ -22,6 +22,8 @@ from adversary_scenario import (
     AWAY,
     BOUND,
     COMES_AT,
+    FIRST_ALONE,
+    FIRST_ALONE_S,
     HIDDEN,
     PAUSES,
     SAYS_SHIFT,
@@ -172,7 +174,7 @@ class Stage:
         if scenario.kind == "observer":
             await self._start(early, wait_for=min(2, early), name="watcher", role="observer")
         if scenario.late:
-            await trio.sleep_until(COMES_AT)
+            await trio.sleep_until(FIRST_ALONE_S if scenario.kind in FIRST_ALONE else COMES_AT)
             for number in range(early, scenario.honest):
                 await self._start(number, wait_for=1)
         if scenario.kind == "resume":

@@ -55,6 +55,8 @@ DEFAULT_SEEDS = (
     9001,
     10007,
     10008,
+    11000,
+    11013,
 )
 """Few that together draw all there is; `make soak` plays the first 500, and meetings of the next 300."""
 

@@ -111,6 +111,38 @@ def test_a_damaged_one_that_was_set_aside_takes_no_place(store: CheckpointStore)
     assert newest.round == 4
 
 
+def test_the_newest_whole_one_is_kept_aside_where_another_model_goes_on(store: CheckpointStore) -> None:
+    for number in (7, 8, 9):
+        saved = store.save(make(number))
+    (saved / "state.safetensors").write_bytes(b"rubbish")
+    assert store.set_all_aside() == store.folder / "alone-round-00000008"
+    assert store.newest() is None
+    store.save(make(2))
+    assert sorted(path.name for path in store.folder.iterdir()) == ["alone-round-00000008", "round-00000002"]
+    newest = store.newest()
+    assert newest is not None
+    assert newest.round == 2
+    assert torch.equal(
+        read(store.folder / "alone-round-00000008").part("trainer")["parameters"], torch.arange(100.0) + 8
+    )
+
+
+def test_where_there_is_no_checkpoint_none_is_kept_aside(store: CheckpointStore) -> None:
+    assert store.set_all_aside() is None
+
+
+def test_what_cannot_be_kept_aside_stays_as_it_is(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Path, target: Path) -> Path:
+        raise PermissionError(13, "Permission denied")
+
+    for number in (7, 8):
+        store.save(make(number))
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(PermissionError):
+        store.set_all_aside()
+    assert sorted(path.name for path in store.folder.iterdir()) == ["round-00000007", "round-00000008"]
+
+
 def test_a_full_disk_is_an_os_error_and_leaves_the_old_ones(store: CheckpointStore) -> None:
     store.save(make(1))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

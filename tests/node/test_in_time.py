@@ -122,10 +122,11 @@ def test_a_swarm_says_once_what_all_its_nodes_warn_of(about):
 def test_who_trains_apart_is_told_how_to_train_with_the_others():
     most = apart(71, [20, 21, 19, None, 70], max_staleness=4)
     assert most.most
-    words = apart_words(most)
+    words = apart_words(most, goes_back=False)
     assert "3 of 5 neighbours are 50 rounds or more behind" in words
     assert "start it with another --run-dir" in words
     assert "node.pace=dylu" in words
+    assert "this node takes their model once" in apart_words(most, goes_back=True)
     for others in (
         [67, 20, 19, None, 70],
         [80, 81, 82, 83, 84],

@@ -10,6 +10,7 @@ import trio.testing
 from sim_swarm import STEP_SECONDS, Member, swarm
 
 from node.training.joining import NEWCOMERS_S, WAITED_OUT_S
+from node.training.lead import AHEAD_S
 
 SETTINGS: dict[str, Any] = {"train": {"rounds": 600, "eval_every": 600}, "sync": {"f": 1}}
 PHASE_S = 5 * STEP_SECONDS
@@ -38,25 +39,57 @@ async def test_two_newcomers_to_one_member_do_not_take_its_word_and_find_togethe
     assert NEWCOMERS_S < min(began_at.values()) <= max(began_at.values()) < WAITED_OUT_S + 10 * PHASE_S
 
 
-@pytest.mark.thorough
-async def test_the_member_that_was_not_believed_is_told_so_and_joins_them_as_a_newcomer(
+async def test_the_first_member_that_was_not_believed_goes_back_to_the_others_and_keeps_its_own_model(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Three newcomers at once begin without it. With another folder, which is another key too, it joins them."""
+    """Three newcomers at once begin without it. It takes their model, once it has lasted, and they are four."""
+    settings = {**SETTINGS, "node": {"checkpoint_every": 10}}
     with trio.fail_after(600):
         async with swarm(tmp_path) as members:
-            first = await members.start("first", **SETTINGS)
-            await trio.sleep(20 * PHASE_S)
-            late = [await members.start(name, wait_for=3, **SETTINGS) for name in ("b", "c", "d")]
-            while not any("another --run-dir" in it["message"] for it in first.told("warning")):  # noqa: ASYNC110
+            first = await members.start("first", **settings)
+            await trio.sleep(100 * PHASE_S)
+            alone = first.node.state.round
+            late = [await members.start(name, wait_for=3, **settings) for name in ("b", "c", "d")]
+            while not first.told("joined"):  # noqa: ASYNC110
                 await trio.sleep(PHASE_S)
-            first.stop.set()
-            await trio.sleep(20 * PHASE_S)
-            again = await members.start("first-again", wait_for=3, **SETTINGS)
-            while not any(it["members"] == 4 for it in again.told("round")):  # noqa: ASYNC110
+            (joined,) = first.told("joined")
+            assert joined["donors"] == 3
+            assert joined["round"] < alone
+            while not all(any(it["members"] == 4 for it in member.told("round")) for member in (first, *late)):  # noqa: ASYNC110
                 await trio.sleep(PHASE_S)
-            assert again.told("joined")[0]["donors"] == 3
-            for it in (*late, again):
+            assert max(it.node.state.round for it in late) - first.node.state.round <= 2
+            assert first.node.service.outvoted_liars
+            (kept,) = first.node.checkpoints.folder.glob("alone-round-*")
+            assert any(str(kept) in it["message"] for it in first.told("warning"))
+            assert int(kept.name.rpartition("-")[2]) >= alone
+            await trio.sleep(11 * PHASE_S)
+            newest = first.node.checkpoints.newest()
+            assert newest is not None
+            assert newest.round <= first.node.state.round < int(kept.name.rpartition("-")[2])
+            for it in (first, *late):
+                it.stop.set()
+
+
+@pytest.mark.thorough
+async def test_a_member_of_a_swarm_that_stood_goes_back_for_nobody(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The last one of three that has withstood a liar with them: three new keys may be a crowd."""
+    with trio.fail_after(600):
+        async with swarm(tmp_path) as members:
+            last, *others = [await members.start(name, wait_for=2, **SETTINGS) for name in ("a", "b", "c")]
+            await trio.sleep(20 * PHASE_S)
+            assert last.node.service.outvoted_liars
+            for it in others:
+                it.stop.set()
+            await trio.sleep(40 * PHASE_S)
+            late = [await members.start(name, wait_for=3, **SETTINGS) for name in ("d", "e", "f")]
+            while not any("another --run-dir" in it["message"] for it in last.told("warning")):  # noqa: ASYNC110
+                await trio.sleep(PHASE_S)
+            await trio.sleep(2 * AHEAD_S)
+            assert not last.told("joined")
+            assert last.node.state.round > max(it.node.state.round for it in late) + 20
+            for it in (last, *late):
                 it.stop.set()
 
 

@@ -1,0 +1,29 @@
+"""Which neighbours have trained far behind a node for long."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gossip.core.ids import PeerId
+
+AHEAD_S: Final = 20.0
+"""How long a lead over a neighbour must last: as long as those that come wait before they give up a claim of few
+(joining.WAITED_OUT_S). Chosen."""
+
+
+class Lead:
+    """A node's lead over its neighbours, as seen at each of its closings."""
+
+    def __init__(self) -> None:
+        self._first: dict[PeerId, tuple[float, int]] = {}
+        """When each was first seen behind, in seconds, and in which round it was: of those that still are."""
+
+    def over(self, behind: Mapping[PeerId, int], now: float) -> set[PeerId]:
+        """Note one more closing, at `now` in seconds. `behind`: the rounds of the neighbours that are too far behind.
+        Return those that have been so for AHEAD_S, and have trained meanwhile. Who stands still (paused, stopped, dead
+        and not yet missed) is nobody to go back to."""
+        self._first = {peer: self._first.get(peer, (now, at)) for peer, at in behind.items()}
+        return {peer for peer, (since, at) in self._first.items() if now - since >= AHEAD_S and behind[peer] > at}
+
+    def begin(self) -> None:
+        """Forget all closings."""
+        self._first.clear()

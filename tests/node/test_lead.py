@@ -1,0 +1,24 @@
+"""Over whom a node has a lead that lasts."""
+
+from sim_swarm import key_of
+
+from node.training.lead import AHEAD_S, Lead
+
+B, C, D = (key_of(name).peer_id for name in "bcd")
+
+
+def test_a_lead_counts_over_those_that_have_trained_behind_for_long():
+    lead = Lead()
+    assert lead.over({B: 3, C: 3}, now=0.0) == set()
+    assert lead.over({B: 4, C: 3, D: 1}, now=AHEAD_S / 2) == set()
+    assert lead.over({B: 9, C: 3, D: 2}, now=AHEAD_S) == {B}, "c stands still, d came later"
+    assert lead.over({B: 10, C: 4, D: 3}, now=1.5 * AHEAD_S) == {B, C, D}
+
+
+def test_who_caught_up_meanwhile_is_counted_anew():
+    lead = Lead()
+    lead.over({B: 3, C: 3}, now=0.0)
+    lead.over({C: 4}, now=AHEAD_S / 2)
+    assert lead.over({B: 20, C: 5}, now=AHEAD_S) == {C}
+    lead.begin()
+    assert lead.over({B: 30, C: 6}, now=2 * AHEAD_S) == set()
