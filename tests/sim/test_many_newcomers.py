@@ -71,6 +71,25 @@ async def test_the_first_member_that_was_not_believed_goes_back_to_the_others_an
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("sync", [{}, {"aggregator": "mean"}, {"strategy": "allreduce", "compressor": "int4"}])
+async def test_a_pair_that_was_not_believed_goes_back_too(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, sync: dict[str, Any]
+) -> None:
+    """Two are too few to have withstood anybody, and of five neighbours two are no majority."""
+    settings = {**SETTINGS, "sync": {"f": 1, **sync}}
+    with trio.fail_after(600):
+        async with swarm(tmp_path) as members:
+            pair = [await members.start(name, **settings) for name in ("a", "b")]
+            await trio.sleep(100 * PHASE_S)
+            late = [await members.start(name, wait_for=5, **settings) for name in ("c", "d", "e", "f")]
+            while not all(any(it["members"] == 6 for it in member.told("round")) for member in (*pair, *late)):  # noqa: ASYNC110
+                await trio.sleep(PHASE_S)
+            assert all(it.told("joined")[0]["round"] < 100 for it in pair)
+            for it in (*pair, *late):
+                it.stop.set()
+
+
+@pytest.mark.thorough
 async def test_a_member_of_a_swarm_that_stood_goes_back_for_nobody(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
