@@ -5,17 +5,22 @@ names prove nothing: addresses go to the dialler as hints, which it dials with t
 addresses of local networks are accepted, so that nobody on the LAN sends members to an outside host.
 
 python-zeroconf implements the protocol, in a thread of its own and with bounded tables (10,000 records, 512 deferred
-packets). py-libp2p's own wrapper of it is not used: it sleeps in zeroconf's callbacks, writes the peer store from that
-thread, keeps every service that was ever named, and announces on one name for all of libp2p.
+packets). Its sockets belong to the networks that this machine was in when they were opened. So it is closed and opened
+again when these have changed, and, after a growing pause, when the network has failed. py-libp2p's own wrapper of it is
+not used: it sleeps in zeroconf's callbacks, writes the peer store from that thread, keeps every service that was ever
+named, and announces on one name for all of libp2p.
 """
 
 import hashlib
 import ipaddress
+import socket
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+import psutil
 import trio
 
 from gossip.context import ServiceContext
@@ -49,6 +54,14 @@ ASK_S: Final = 1.0
 
 CLOSE_S: Final = 2.0
 """Seconds for the goodbye packets: zeroconf sends three, a quarter of a second apart."""
+
+AGAIN_MIN_S: Final = 10.0
+AGAIN_MAX_S: Final = 600.0
+"""Seconds from an error of the network to the next try: doubling, from the first to the second. A cable or a Wi-Fi is
+back within seconds; where multicast never works six tries an hour cost nothing."""
+
+LOOK_HOSTS_S: Final = 30.0
+"""Seconds between two looks at which networks this machine is in: a laptop is carried elsewhere more seldom."""
 
 
 def service_type(scope: Scope) -> str:
@@ -142,23 +155,45 @@ class Mdns:
         self._heard = _Heard()
         self._asked: OrderedDict[str, float] = OrderedDict()
         self._told: list[str] = []
+        self._hosts = _own_hosts
 
     async def run(self) -> None:
-        """Run until cancelled. Where multicast does not work, warn the operator and go on without."""
+        """Run until cancelled. Where multicast does not work, warn the operator once, and try again more and more
+        rarely; after AGAIN_MAX_S without an error the next one is a new one."""
         import zeroconf  # a tenth of a second to import: only its users pay
 
+        pause_s, warned = AGAIN_MIN_S, False
+        while True:
+            began = trio.current_time()
+            try:
+                await self._while_it_works()
+            except (OSError, zeroconf.Error) as error:
+                if trio.current_time() - began >= AGAIN_MAX_S:
+                    pause_s, warned = AGAIN_MIN_S, False
+                if not warned:
+                    why = str(error) or type(error).__name__
+                    self._warn(
+                        "no members are looked for on the local network: multicast DNS does not work here "
+                        f"({why}); it is tried again"
+                    )
+                warned = True
+                await trio.sleep(pause_s)
+                pause_s = min(AGAIN_MAX_S, 2 * pause_s)
+
+    async def _while_it_works(self) -> None:
+        """Announce and look until cancelled, or until this machine is in other networks. Raises OSError and
+        zeroconf.Error; nothing is left open."""
+        zc, browser = await trio.to_thread.run_sync(self._open)
+        self._told = []
+        self._asked.clear()
+        hosts, look_at = self._hosts(), trio.current_time() + LOOK_HOSTS_S
         try:
-            zc, browser = await trio.to_thread.run_sync(self._open)
-        except (OSError, zeroconf.Error) as error:
-            self._warn(f"no members are looked for on the local network: multicast DNS does not work here ({error})")
-            return
-        try:
-            while True:
+            while trio.current_time() < look_at or self._hosts() == hosts:
+                if trio.current_time() >= look_at:
+                    look_at = trio.current_time() + LOOK_HOSTS_S
                 await self._tell(zc)
                 await self._look(zc)
                 await trio.sleep(LOOK_S)
-        except (OSError, zeroconf.Error) as error:
-            self._warn(f"members are looked for on the local network no more: {error}")
         finally:
             with trio.move_on_after(CLOSE_S) as scope:
                 scope.shield = True
@@ -170,7 +205,11 @@ class Mdns:
         zc = Zeroconf(
             interfaces=self._interfaces or InterfaceChoice.All, ip_version=IPVersion.V4Only, use_asyncio=False
         )
-        return zc, ServiceBrowser(zc, self._type, listener=self._heard)  # type: ignore[arg-type]  # duck-typed
+        try:
+            return zc, ServiceBrowser(zc, self._type, listener=self._heard)  # type: ignore[arg-type]  # duck-typed
+        except BaseException:
+            zc.close()
+            raise
 
     async def _tell(self, zc: "Zeroconf") -> None:
         addresses = worth_telling(self._addresses())
@@ -219,6 +258,12 @@ def mdns_for(context: ServiceContext, hint: Callable[[str], None]) -> Mdns:
     )
 
 
+def _own_hosts() -> frozenset[str]:
+    """Return the IPv4 addresses of this machine."""
+    entries = (entry for entries in psutil.net_if_addrs().values() for entry in entries)
+    return frozenset(entry.address for entry in entries if entry.family == socket.AF_INET)
+
+
 def _register(zc: "Zeroconf", info: "ServiceInfo") -> None:
     zc.register_service(info, cooperating_responders=True)  # nobody else has our peer id: no probing for it
 
@@ -228,5 +273,11 @@ def _update(zc: "Zeroconf", info: "ServiceInfo") -> None:
 
 
 def _close(zc: "Zeroconf", browser: "ServiceBrowser") -> None:
-    browser.cancel()
-    zc.close()
+    """Stop, with a goodbye where the network carries one. Raises nothing: a node that stops must not end with an error
+    of a network that is gone."""
+    from zeroconf import Error
+
+    with suppress(OSError, Error):
+        browser.cancel()
+    with suppress(OSError, Error):
+        zc.close()

@@ -13,6 +13,10 @@ from gossip.core.ids import RunId
 from gossip.core.limits import MAX_ADDRESSES
 from gossip.discovery.dialler_task import FORGET_AFTER, MAX_HINTS
 from gossip.discovery.mdns_task import (
+    AGAIN_MAX_S,
+    AGAIN_MIN_S,
+    LOOK_HOSTS_S,
+    LOOK_S,
     MAX_ASKED_AT_ONCE,
     MAX_NAMES,
     Mdns,
@@ -120,6 +124,130 @@ class Answering:
     def get_service_info(self, type_, name, timeout):
         self.asked.append(name)
         return zeroconf.ServiceInfo(type_, name, properties={"a0": HERE})
+
+
+async def inline(function, *args, abandon_on_cancel=False):
+    await trio.lowlevel.checkpoint()
+    return function(*args)
+
+
+class Lan:
+    """zeroconf, opened again and again: `fails` is raised at each opening, and `cut` at the next look."""
+
+    def __init__(self, monkeypatch):
+        self.opened = 0
+        self.closed = 0
+        self.registered = 0
+        self.fails: Exception | None = None
+        self.cut: Exception | None = None
+        self.fails_closing: Exception | None = None
+        monkeypatch.setattr("zeroconf.Zeroconf", self.open)
+        monkeypatch.setattr("zeroconf.ServiceBrowser", lambda zc, type_, listener: self)
+        monkeypatch.setattr("trio.to_thread.run_sync", inline)  # the clock would jump while a thread works
+        self.warnings: list[str] = []
+        addresses = [f"/ip4/192.168.1.2/tcp/1/p2p/{ME}"]
+        self.mdns = Mdns(
+            scope=SCOPE, me=ME, addresses=lambda: addresses, hint=self.warnings.append, warn=self.warnings.append
+        )
+
+    def open(self, **_):
+        self.opened += 1
+        if self.fails is not None:
+            raise self.fails
+        return self
+
+    def register_service(self, info, cooperating_responders):
+        self.registered += 1
+        if self.cut is not None:
+            raise self.cut
+
+    def cancel(self):
+        """Stop the browser."""
+
+    def close(self):
+        self.closed += 1
+        if self.fails_closing is not None:
+            raise self.fails_closing
+
+
+@pytest.mark.parametrize("error", [OSError("no such device"), zeroconf.NotRunningException()])
+async def test_after_an_error_of_the_network_it_is_tried_again_ever_more_rarely(error, monkeypatch, autojump_clock):
+    """It ended for good at the first error: a Wi-Fi that is gone for a second, or a node that starts before it."""
+    lan = Lan(monkeypatch)
+    lan.fails = error
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lan.mdns.run)
+        await trio.sleep(AGAIN_MIN_S / 2)
+        assert lan.opened == 1
+        await trio.sleep(3.5 * AGAIN_MIN_S)
+        assert lan.opened == 3, "after 10 s, and 20 s later"
+        await trio.sleep(10 * AGAIN_MAX_S)
+        assert 10 + 3 <= lan.opened <= 10 + 7
+        (warning,) = lan.warnings
+        assert "multicast DNS does not work here (" in warning
+        assert "it is tried again" in warning
+        lan.fails = None
+        await trio.sleep(AGAIN_MAX_S + LOOK_S)
+        assert lan.registered == 1, "it announces us once the network is back"
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_fails_midway_is_closed_announced_anew_and_told_of_once_an_outage(monkeypatch, autojump_clock):
+    lan = Lan(monkeypatch)
+    lan.cut = OSError("network is unreachable")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lan.mdns.run)
+        await trio.sleep(4 * AGAIN_MIN_S)
+        assert lan.closed == lan.opened == 3
+        lan.cut = None
+        await trio.sleep(2 * AGAIN_MAX_S)
+        assert (lan.registered, lan.opened) == (4, 4)
+        assert len(lan.warnings) == 1
+        lan.mdns._told, lan.cut = [], OSError("network is unreachable")
+        await trio.sleep(LOOK_S + AGAIN_MIN_S)
+        assert len(lan.warnings) == 2, "it had worked for long: this is another outage"
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_is_opened_anew_where_the_machine_has_come_into_another_network(monkeypatch, autojump_clock):
+    lan = Lan(monkeypatch)
+    hosts = {"192.168.1.2"}
+    lan.mdns._hosts = lambda: frozenset(hosts)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lan.mdns.run)
+        await trio.sleep(3 * LOOK_HOSTS_S)
+        assert (lan.registered, lan.closed) == (1, 0)
+        hosts.add("10.0.0.9")
+        await trio.sleep(LOOK_HOSTS_S + 2 * LOOK_S)
+        assert (lan.registered, lan.closed) == (2, 1)
+        assert lan.warnings == []
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("error", [OSError("network is unreachable"), zeroconf.EventLoopBlocked()])
+async def test_a_node_stops_where_no_goodbye_can_be_said(error, monkeypatch, autojump_clock):
+    lan = Lan(monkeypatch)
+    lan.fails_closing = error
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lan.mdns.run)
+        await trio.sleep(LOOK_S)
+        nursery.cancel_scope.cancel()
+    assert lan.closed == 1
+    assert lan.warnings == []
+
+
+async def test_sockets_are_closed_where_nobody_can_listen_on_them(monkeypatch, autojump_clock):
+    lan = Lan(monkeypatch)
+
+    def refused(*_, **__):
+        raise OSError("too many open files")
+
+    monkeypatch.setattr("zeroconf.ServiceBrowser", refused)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lan.mdns.run)
+        await trio.sleep(LOOK_S)
+        assert lan.closed == lan.opened == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_hint_becomes_a_neighbour_when_there_is_one(autojump_clock):

@@ -84,15 +84,3 @@ async def test_members_of_a_run_hear_of_each_other_and_of_nobody_else() -> None:
         assert stranger.hints == []
         nursery.cancel_scope.cancel()
     assert [member.warnings for member in (one, other, stranger, late)] == [[]] * 4
-
-
-async def test_where_multicast_does_not_work_the_node_is_told_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(**_: object) -> None:
-        raise OSError("no such device")
-
-    monkeypatch.setattr("zeroconf.Zeroconf", refused)
-    member = Member(fresh_scope(), 4001)
-    with trio.fail_after(PATIENCE_S):
-        await member.mdns.run()
-    (warning,) = member.warnings
-    assert "multicast DNS does not work here (no such device)" in warning
