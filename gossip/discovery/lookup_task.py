@@ -161,13 +161,15 @@ class LookupTask:
     # -- the table
 
     async def _doubt(self, peer: PeerId) -> None:
-        """Probe a member whose place in the table another peer waits for."""
+        """Probe a member whose place in the table another peer waits for. Its record may have made room for others in
+        the peerstore since, and with it where it was reached last."""
         if peer in self._context.transport.peers:
             self._dht.table.alive(peer)
         elif self._evictions.take("", trio.current_time()):
+            address = self._peerstore.reached_at(peer) or self._dht.table.reached_at(peer)
             try:
                 with trio.fail_after(QUESTION_S):
-                    await self._context.transport.probe(self._peerstore.reached_at(peer))
+                    await self._context.transport.probe(address)
             except (GossipError, trio.TooSlowError):
                 self._missed(peer)
             else:

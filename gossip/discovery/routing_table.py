@@ -69,6 +69,8 @@ class _Entry:
     record: PeerRecord
     network: str
     place: int
+    address: str
+    """Where it proved its key."""
     misses: int = 0
 
 
@@ -118,13 +120,19 @@ class RoutingTable:
             return None
         bucket = self._buckets.setdefault((place ^ self._mine).bit_length() - 1, _Bucket())
         known = bucket.entries.pop(record.peer, None)
-        entry = _Entry(_newer(record, known), network, place)
+        entry = _Entry(_newer(record, known), network, place, address)
         if bucket.has_room_for(network) and len(self) < MAX_ENTRIES:
             bucket.entries[record.peer] = entry
         elif len(bucket.entries) >= BUCKET and not bucket.crowded(network):
             bucket.waiting = entry
             return next(iter(bucket.entries))
         return None
+
+    def reached_at(self, peer: PeerId) -> str:
+        """Return the address at which a member proved its key when it was last seen; "" for who is not here."""
+        bucket = self._bucket_of(peer)
+        entry = None if bucket is None else bucket.entries.get(peer)
+        return "" if entry is None else entry.address
 
     def update(self, record: PeerRecord) -> None:
         """Update the record of a peer that may be in the table; a newer record is no sign of life."""

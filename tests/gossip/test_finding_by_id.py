@@ -1,6 +1,8 @@
 """Real services that look each other up by id over the in-memory network: asked, answered, dialled, charged."""
 
+import random
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +20,9 @@ from gossip.core.messages import FindRequest, Request, encode_answer, parse_find
 from gossip.core.statements import PeerRecord
 from gossip.discovery import peerstore
 from gossip.discovery.dht import FINDS_BURST, named
-from gossip.discovery.lookup_task import LOOK_TABLE_S
+from gossip.discovery.lookup_task import LOOK_TABLE_S, LookupTask
 from gossip.discovery.peerstore import RecordTrust
-from gossip.discovery.routing_table import BUCKET, nearest, place_of_id
+from gossip.discovery.routing_table import BUCKET, MAX_MISSES, nearest, place_of_id
 from gossip.session import ask_once
 from gossip.transport.memory.link_quality import LinkQuality
 
@@ -309,6 +311,29 @@ async def test_it_hangs_up_on_whom_it_dialled_for_a_question_alone(autojump_cloc
         assert any(isinstance(request, FindRequest) for request in liar.asked)
         assert node.transport.peers == set()
         nursery.cancel_scope.cancel()
+
+
+async def test_a_member_whose_record_made_room_in_the_book_keeps_its_place_in_the_table(autojump_clock):
+    """Who waits for a place has it from who does not answer. A member that had been here for long was probed at no
+    address once the book had lost it, so a crowd that fills the book had the table as well."""
+    async with swarm() as it:
+        one, other = await it.start_all(2)
+        engine = one.service._engine
+        await until(lambda: other.peer in engine.dht.table, timeout_s=10)
+        engine.peerstore.forget(other.peer)
+        probed: list[str] = []
+
+        async def probe(address):
+            probed.append(address)
+            return await one.transport.probe(address)
+
+        apart = SimpleNamespace(peers={identity(9).peer_id}, probe=probe)  # connected to others, and not to it
+        context = SimpleNamespace(transport=apart, engine=engine)
+        task = LookupTask(context, engine.dht, engine.peerstore, engine.mesh, one.service._dialler, random.Random(1))
+        for _ in range(MAX_MISSES):
+            await task._doubt(other.peer)
+        assert probed == [other.address] * MAX_MISSES
+        assert [each.peer for each in engine.dht.table.closest(0)] == [other.peer]
 
 
 @pytest.mark.slow
