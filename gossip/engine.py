@@ -216,7 +216,12 @@ class Engine:
             actions=self._actions,
         )
         self.dht = KademliaNode(
-            me=self.me, scope=self.scope, genesis=run.genesis, peerstore=self.peerstore, dialable=dialable
+            me=self.me,
+            scope=self.scope,
+            genesis=run.genesis,
+            peerstore=self.peerstore,
+            dialable=dialable,
+            network_of=connections.network_of,
         )
         self._warned_of_twin = False
         self.fetch: Fetch = "updates"

@@ -48,7 +48,7 @@ def asker_of(request: FindRequest, scope: Scope, peer: PeerId) -> PeerRecord | N
 
 class KademliaNode:
     """The routing table, and both ends of a find request. `dialable(peer, now)`: whether a peer is of use to us at
-    all."""
+    all. `network_of`: the network of a connected peer."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class KademliaNode:
         genesis: Digest,
         peerstore: PeerStore,
         dialable: Callable[[PeerId, float], bool],
+        network_of: Callable[[PeerId], str | None],
     ) -> None:
         self.table = RoutingTable(me, scope)
         self.record = b""
@@ -67,6 +68,7 @@ class KademliaNode:
         self._genesis = genesis
         self._peerstore = peerstore
         self._dialable = dialable
+        self._network_of = network_of
         self._finds = KeyedTokenBucket(burst=FINDS_BURST, per_s=FINDS_PER_S)
         self._callers: OrderedDict[PeerId, float] = OrderedDict()
         self._seen: frozenset[PeerId] = frozenset()
@@ -101,7 +103,8 @@ class KademliaNode:
         return found
 
     def _met(self, record: PeerRecord, now: float) -> None:
-        self._peerstore.learn(record, first_hand=True)
+        # As after a hello: or keys of one host, with addresses that they make up, would count for as many networks.
+        self._peerstore.learn(record, first_hand=True, calls_from=self._network_of(record.peer))
         if self._peerstore.standing(record.peer) is not RecordTrust.VERIFIED:
             self._callers[record.peer] = now + CALLER_S
             self._callers.move_to_end(record.peer)

@@ -10,10 +10,12 @@ from topology_graphs import names
 
 from gossip.core.api import RegionLayout, RunInfo
 from gossip.core.config import GossipConfig
+from gossip.core.envelope import seal
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_HELLO_RECORDS
-from gossip.core.statements import PeerRecord
+from gossip.core.statements import PeerRecord, record_statement
+from gossip.discovery.dht import KademliaNode
 from gossip.discovery.peerstore import (
     MAX_FAR,
     MAX_OF_NETWORK,
@@ -71,6 +73,33 @@ def test_keys_of_one_host_that_answer_push_nobody_out_and_have_a_quarter(it):
     left = Counter(peer.partition(" ")[0] for peer in known(it))
     assert left["honest"] == len(HONEST)
     assert MAX_OF_NETWORK <= left["sybil"] <= MAX_OF_NETWORK + 1, "but nobody else's room"
+
+
+@pytest.mark.slow
+def test_askers_of_one_host_count_for_it_wherever_they_say_that_they_are(it):
+    """By hellos a crowd of one host had its share of the places, and by questions all that were not verified: each of
+    its keys named an address in another network."""
+    told = [made_up(f"told {number}") for number in range(100)]
+    for record in told:
+        it.learn(record, first_hand=False)
+    node = KademliaNode(
+        me=PeerId("me"),
+        scope=SCOPE,
+        genesis=GENESIS,
+        peerstore=it,
+        dialable=lambda peer, now: True,
+        network_of=lambda peer: HOST,
+    )
+    for number in range(2 * MAX_RECORDS):
+        sybil = Identity(number.to_bytes(32, "big"))
+        address = f"/ip4/{8 + number // 256}.{number % 256}.8.8/tcp/1/p2p/{sybil.peer_id}"
+        question = replace(
+            node.request(0), record=seal(sybil, SCOPE, record_statement(epoch=1, version=1, addresses=(address,))).raw
+        )
+        node.on_find(sybil.peer_id, question, 0.0)
+    left = known(it)
+    assert {*HONEST} <= left
+    assert {record.peer for record in told} <= left
 
 
 @pytest.mark.slow
