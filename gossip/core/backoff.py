@@ -1,6 +1,7 @@
 """Exponential back-off with jitter for many targets, and parsers for their addresses."""
 
 import random
+import re
 from collections import OrderedDict
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_network
@@ -19,6 +20,8 @@ first."""
 
 LINK_PREFIX: Final = 64
 """Of IPv6: what a link has, on which a machine may take any address (RFC 4291, 2.5.4)."""
+
+_DOMAIN: Final = re.compile(r"(?:[a-z0-9-]+\.)*([a-z0-9-]+\.[a-z][a-z0-9-]+)\.?", re.ASCII)
 
 
 class Backoff:
@@ -69,18 +72,27 @@ def peer_in(address: str) -> PeerId:
 
 @lru_cache(maxsize=MAX_TARGETS)
 def host_of(address: str) -> str:
-    """Return the machine that a multiaddr leads to, without peer id and port. All names count as one machine: one
-    wildcard in somebody's DNS makes a million names of one host. So does a /64 of IPv6 on the internet, which every
-    machine has; and however an address is spelled, it is one."""
+    """Return the machine that a multiaddr leads to, without peer id and port. All names of a domain count as one
+    machine: one wildcard in somebody's DNS makes a million names of one host. So does a /64 of IPv6 on the internet,
+    which every machine has; and however an address is spelled, it is one."""
     protocol, _, rest = address.removeprefix("/").partition("/")
     name = rest.partition("/")[0]
     if protocol.startswith("dns"):
-        return "dns"
+        return _domain_of(name)
     host = parsed_host(name) if protocol in ("ip4", "ip6") else None
     if host is None:
         return f"{protocol}/{name}"
     shared = isinstance(host, IPv6Address) and host.is_global
     return f"ip6/{ip_network((host, LINK_PREFIX), strict=False)}" if shared else f"ip{host.version}/{host}"
+
+
+def _domain_of(name: str) -> str:
+    """Return the last two labels of a DNS name. With one back-off for all names, one liar's name that never answers
+    kept every member with a name from being probed, for up to an hour. A liar with many domains has as many back-offs,
+    but they cost money. All that could be spelled in many ways is one: numbers, which resolvers read as addresses, and
+    letters that are no ASCII."""
+    match = _DOMAIN.fullmatch(name.lower())
+    return "dns" if match is None else f"dns/{match[1]}"
 
 
 def addresses_in(path: Path) -> list[str]:

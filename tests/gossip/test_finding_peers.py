@@ -409,9 +409,32 @@ async def test_members_that_start_at_once_know_each_other_before_a_heartbeat(aut
         await until(lambda: all(len(node.service.neighbours()) == 6 for node in [first, *rest]), timeout_s=8)
 
 
-def test_every_name_is_one_host():
-    names = ["/dns4/a.example/tcp/1/p2p/x", "/dns6/b.example/tcp/2/p2p/y", "/dns/c.example/tcp/3/p2p/z"]
-    assert {host_of(name) for name in names} == {"dns"}
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        ("a.example.org", "dns/example.org"),
+        ("b.c.EXAMPLE.org.", "dns/example.org"),
+        ("192.0.2.1.nip.io", "dns/nip.io"),
+        ("example.org", "dns/example.org"),
+        ("localhost", "dns"),
+        ("192.0.2.1", "dns"),
+        ("192.0.2.01", "dns"),
+        ("0300.0.0x2.1", "dns"),
+        ("192.0.0x201", "dns"),
+        ("3221225985", "dns"),
+        ("a.\uff45xample.org", "dns"),
+        ("a\u3002example.org", "dns"),
+        ("a.example.org..", "dns"),
+        ("a_b.example.org", "dns"),
+        ("", "dns"),
+    ],
+)
+def test_all_names_of_a_domain_are_one_host_and_so_is_what_can_be_spelled_in_many_ways(name, host):
+    """One wildcard makes a million names of a victim, and a resolver reads many spellings of its number."""
+    assert {host_of(f"/{protocol}/{name}/tcp/1/p2p/x") for protocol in ("dns", "dns4", "dns6")} == {host}
+
+
+def test_a_host_is_one_at_every_port():
     assert host_of("/ip4/192.0.2.1/tcp/1/p2p/x") == host_of("/ip4/192.0.2.1/tcp/2/p2p/y") == "ip4/192.0.2.1"
     assert host_of("/ip6/::1/tcp/1/p2p/x") == "ip6/::1"
 

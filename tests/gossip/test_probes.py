@@ -7,7 +7,7 @@ import trio
 from gossip_samples import SCOPE, record
 from gossip_swarm import identity
 
-from gossip.core.backoff import Backoff
+from gossip.core.backoff import Backoff, host_of
 from gossip.core.envelope import open_envelope
 from gossip.core.statements import parse_record
 from gossip.reachability.probe_task import MAX_PROBES, AddressProber
@@ -62,3 +62,16 @@ async def test_those_who_have_hung_up_are_of_one_network_and_those_of_a_lan_of_n
     near = [at(number, f"/ip4/10.0.1.{number}/tcp/1") for number in range(11, 17)]
     assert len(await probed_at_once(gone, {})) == MAX_PROBES // 2
     assert len(await probed_at_once(near, {each.peer: "" for each in near})) == MAX_PROBES
+
+
+async def test_a_liars_name_that_never_answers_keeps_no_other_domain_from_being_probed(autojump_clock):
+    """All names had one back-off: who had one was verified by nobody for up to an hour at a time."""
+    liar, honest = at(1, "/dns4/a.liar.example.net/tcp/1"), at(2, "/dns4/home.example.org/tcp/1")
+    it, probed = prober([liar, honest], {liar.peer: "203.0.113.0/24", honest.peer: "198.51.100.0/24"})
+    for _ in range(20):
+        it._hosts.failed(host_of(liar.addresses[0]), trio.current_time())
+    async with trio.open_nursery() as nursery:
+        it.start_some(nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert probed == [honest.addresses[0]]
