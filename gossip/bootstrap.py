@@ -84,6 +84,8 @@ class BootstrapService:
         self._warn = warn
         self._max_streams = max_streams
         self._path = config.address_book
+        self._is_unsaved = False
+        """Whether the last write of the address book failed."""
         self._hasher = Hasher(config.hash_in_thread_above)
         self._nursery: trio.Nursery | None = None
         self._streams: Counter[PeerId] = Counter()
@@ -312,13 +314,18 @@ class BootstrapService:
 
     def _save_due(self) -> Callable[[], None] | None:
         """Return a function that writes the address book as it is now; None where the file is up to date."""
-        if self._path is None or not self.bootstrap_state.changed:
+        if self._path is None or not (self.bootstrap_state.changed or self._is_unsaved):
             return None
         return partial(write_whole, self._path, self.bootstrap_state.dump())
 
     @contextmanager
     def _warned(self) -> Iterator[None]:
+        """Warn once when the address book could not be written; the next save tries again, whatever has changed."""
         try:
             yield
         except LocalError as error:
-            self._warn(str(error))
+            if not self._is_unsaved:  # a full disk stays full for a while
+                self._warn(str(error))
+            self._is_unsaved = True
+        else:
+            self._is_unsaved = False

@@ -31,6 +31,7 @@ from gossip.core.messages import (
     parse_hello,
 )
 from gossip.core.request_limit import STRANGER_BURST, STRANGER_PER_S
+from gossip.discovery.peerstore_file_task import SAVE_EVERY_S
 from gossip.hellos.hello import HELLO_BURST
 from gossip.session import ask_once, open_session
 from gossip.transport.base import TransportError
@@ -182,6 +183,32 @@ async def members(it: Swarm, post: Post, count: int) -> list[FakeRuntime]:
     for node in nodes:
         await node.begin()
     return nodes
+
+
+async def test_an_address_book_that_could_not_be_written_is_written_when_it_can(tmp_path, autojump_clock):
+    """After a full disk what was known was not written before somebody new came, and the warning came every time."""
+    path = tmp_path / "away" / "book"
+    async with swarm() as it, trio.open_nursery() as nursery:
+        post = Post(it, 900, path)
+        await nursery.start(post.run)
+        state = post.service.bootstrap_state
+        for turn, key in enumerate((ALICE, BOB)):
+            state.on_hello(key.peer_id, hello(key), trio.current_time())
+            state.answered(key.peer_id, address_of(key), trio.current_time())
+            await trio.sleep(2 * SAVE_EVERY_S)
+            assert not state.changed
+            assert len(post.warnings) == 1, turn
+        path.parent.mkdir()
+        await trio.sleep(2 * SAVE_EVERY_S)
+        assert BootstrapState(ME, swarm_id_of("p2ptrain"), random.Random(1)).recall(path.read_bytes()) == 2
+        path.unlink()
+        path.parent.rmdir()
+        state.on_hello(CAROL.peer_id, hello(CAROL), trio.current_time())
+        await trio.sleep(2 * SAVE_EVERY_S)
+        assert len(post.warnings) == 2, "another outage"
+        path.parent.mkdir()
+        nursery.cancel_scope.cancel()
+    assert path.exists(), "written at the end at the latest"
 
 
 @pytest.mark.slow
