@@ -178,7 +178,7 @@ class AllReduce:
         work: list[Work] = []
         for key, standing in self._standing.items():
             part = self._told.get(key)
-            if standing is _Standing.AWAITED and part is not None and now < self._until(part.stage):
+            if standing is _Standing.AWAITED and part is not None and now < self.until(part.stage):
                 self._standing[key] = _Standing.PULLING
                 work.append(Pull(part=part, span=self._span_of(part)))
         if self._may_reduce(now):
@@ -225,6 +225,10 @@ class AllReduce:
             raise LocalError(f"a part was reduced to {len(data)} bytes, and others expect {expected}")
         self.reduced[self._me] = data
         self._gathered.clear()
+
+    def until(self, stage: Stage) -> float:
+        """Return until when a pull of this stage is of use: a vector that comes later is not reduced any more."""
+        return self._gather_until if stage is Stage.WHOLE else self._ends_at
 
     def deadline(self, now: float) -> float:
         """Return when `work` or `done` may change without any event."""
@@ -283,9 +287,6 @@ class AllReduce:
             if stage is Stage.WHOLE
         )
         return not waiting or now >= self._gather_until
-
-    def _until(self, stage: Stage) -> float:
-        return self._gather_until if stage is Stage.WHOLE else self._ends_at
 
     def _span_of(self, part: Part) -> range:
         if part.stage is Stage.WHOLE:

@@ -207,10 +207,14 @@ class _Performer:
                 self._teller.tell(member, PartRequest(envelope=statement))
 
     async def pull(self, work: Pull) -> None:
-        """Pull once; what failed by the network's fault may be pulled again."""
+        """Pull once; what failed by the network's fault may be pulled again. What comes too late is given up: it would
+        take the link, and a place among the pulls, from what was reduced."""
         part = work.part
-        try:
-            self._exchange.pulled(work, await self._puller.pull(part.peer, part.address, part.size, work.span))
-        except PullFailedError as failed:
-            self._exchange.failed(work, again=failed.again)
+        with trio.move_on_at(self._exchange.until(part.stage)) as scope:
+            try:
+                self._exchange.pulled(work, await self._puller.pull(part.peer, part.address, part.size, work.span))
+            except PullFailedError as failed:
+                self._exchange.failed(work, again=failed.again)
+        if scope.cancelled_caught:
+            self._exchange.failed(work, again=False)
         self._changed.beat()

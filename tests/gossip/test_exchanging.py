@@ -17,7 +17,7 @@ from gossip.core.errors import LocalError, Reason
 from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import CHUNK_BYTES
 from gossip.core.statements import Stage, part_statement
-from gossip.group_blobs_task import EXCHANGE_VECTORS, EXCHANGES_HELD
+from gossip.group_blobs_task import EXCHANGE_VECTORS, EXCHANGES_HELD, Puller
 from gossip.transport.base import Stream, TransportError
 from gossip.updates.publisher import Payload
 
@@ -263,6 +263,26 @@ async def test_a_part_that_was_not_there_in_time_comes_afterwards(announced, aut
                 assert not missed
             assert not await impatient.missed_parts(timeout_s=5.0), "once"
             nursery.cancel_scope.cancel()
+
+
+async def test_vectors_that_come_too_late_do_not_keep_from_us_what_was_reduced(autojump_clock, monkeypatch):
+    """They were pulled until the end, though nobody would reduce them: eight slow links took all places of pulls."""
+    monkeypatch.setattr("gossip.group_blobs_task.MAX_PULLS", 1)
+    fetch = Puller._fetch
+
+    async def slow(puller, peer, address, size, span):
+        if peer == nodes[BAD].peer and size == SIZE:
+            await trio.sleep(2 * TIMEOUT_S)
+        return await fetch(puller, peer, address, size, span)
+
+    monkeypatch.setattr(Puller, "_fetch", slow)
+    async with swarm() as net:
+        nodes = await net.start_all(3)
+        group = group_of(nodes)
+        results = await exchanged(nodes, group)
+        results.pop(nodes[BAD].peer)
+        # With one place, the second member's pull of the first one's vector has waited behind the slow one.
+        check_others(results, group, {0: [0, 1], 1: [1], BAD: [0, 1, 2]})
 
 
 def lies_about_size(node: FakeRuntime, group: Group) -> None:
