@@ -153,8 +153,10 @@ class LookupTask:
 
     async def _hang_up(self, peer: PeerId) -> None:
         """Disconnect from a peer that we dialled only for a question. One that may become a neighbour is greeted
-        instead."""
-        if peer in self._context.transport.peers and not self._mesh.has_room_for(peer, trio.current_time()):
+        instead; one that has become a bridge to its region meanwhile stays."""
+        if peer not in self._context.transport.peers or peer in self._context.engine.partners:
+            return
+        if not self._mesh.has_room_for(peer, trio.current_time()):
             with trio.CancelScope(shield=True):
                 await self._context.transport.disconnect(peer)
 

@@ -313,6 +313,21 @@ async def test_it_hangs_up_on_whom_it_dialled_for_a_question_alone(autojump_cloc
         nursery.cancel_scope.cancel()
 
 
+async def test_it_does_not_hang_up_on_who_has_become_a_bridge_meanwhile(autojump_clock, monkeypatch):
+    """A member of another region has no place among the neighbours: each lookup that came by it cut the bridge that it
+    had just become."""
+    async with swarm(SMALL) as it, trio.open_nursery() as nursery:
+        node = await it.start(1)
+        liar = await teller(it, nursery, node)
+        node.service._engine.mesh.has_room_for = lambda peer, now: False  # type: ignore[method-assign]
+        monkeypatch.setattr(type(node.service._engine), "partners", property(lambda engine: frozenset({liar.peer})))
+        await liar.transport.disconnect(node.peer)
+        assert await node.service.find(identity(5).peer_id) is None
+        assert any(isinstance(request, FindRequest) for request in liar.asked)
+        assert node.transport.peers == {liar.peer}
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_member_whose_record_made_room_in_the_book_keeps_its_place_in_the_table(autojump_clock):
     """Who waits for a place has it from who does not answer. A member that had been here for long was probed at no
     address once the book had lost it, so a crowd that fills the book had the table as well."""
