@@ -306,3 +306,15 @@ def test_no_body_breaks_the_parser(body, stage):
     statement = Statement(kind=EnvelopeKind.PART, epoch=1, seq=stage, prev=GROUP.name, payload=NO_DIGEST, body=body)
     with suppress(RemoteError):
         assert parse_part(sealed(statement)).size > 0
+
+
+def test_a_vector_that_comes_after_reducing_is_not_held_in_memory():
+    exchange = begun()
+    exchange.learn(part(BOB, Stage.WHOLE))
+    (pull,) = pulls(exchange)
+    (work,) = exchange.work(GATHER_UNTIL)
+    assert isinstance(work, Reduce)
+    assert list(work.vectors) == [A]
+    exchange.own_reduced(bytes(GROUP.part_size(A)))
+    exchange.pulled(pull, BOB.public_key)
+    assert exchange._gathered == {}

@@ -11,12 +11,14 @@ from topology_graphs import names
 from gossip.core.api import RegionLayout, RunInfo
 from gossip.core.config import GossipConfig
 from gossip.core.envelope import seal
+from gossip.core.errors import LocalError
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId
 from gossip.core.limits import MAX_HELLO_RECORDS
 from gossip.core.statements import PeerRecord, record_statement
-from gossip.discovery.dht import KademliaNode
+from gossip.discovery.dht import MAX_CALLERS, KademliaNode
 from gossip.discovery.peerstore import (
+    MAX_DUMP_BYTES,
     MAX_FAR,
     MAX_OF_NETWORK,
     MAX_REACHED,
@@ -100,6 +102,31 @@ def test_askers_of_one_host_count_for_it_wherever_they_say_that_they_are(it):
     left = known(it)
     assert {*HONEST} <= left
     assert {record.peer for record in told} <= left
+    assert len(node._callers) == MAX_CALLERS, "and no more of them are probed after they have hung up"
+
+
+def test_who_is_banned_or_has_left_is_told_to_nobody_before_the_table_has_dropped_it(it):
+    gone: set[PeerId] = set()
+    node = KademliaNode(
+        me=PeerId("me"),
+        scope=SCOPE,
+        genesis=GENESIS,
+        peerstore=it,
+        dialable=lambda peer, now: peer not in gone,
+        network_of=lambda peer: HOST,
+    )
+    node.look(0.0)
+    first = PeerId(HONEST[0])
+    question = replace(node.request(node.place(first)), record=b"")
+    assert node.on_find(PeerId("asker"), question, 0.0)[1][0] == made_up(first).raw
+    gone.add(first)
+    assert made_up(first).raw not in node.on_find(PeerId("asker"), question, 1.0)[1]
+
+
+def test_a_dump_that_is_too_large_is_not_read(it):
+    with pytest.raises(LocalError, match=f"it has {MAX_DUMP_BYTES + 1} bytes"):
+        it.recall(b" " * (MAX_DUMP_BYTES + 1), SCOPE)
+    assert len(it) == len(HONEST)
 
 
 @pytest.mark.slow

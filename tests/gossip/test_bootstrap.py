@@ -12,16 +12,17 @@ from gossip_swarm import CONFIG, FakeRuntime, Swarm, all_follow, identity, play,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.bootstrap import MAX_STREAMS, BootstrapService
-from gossip.bootstrap_state import FRESH_S, MAX_RUNS, MISSES, BootstrapState
+from gossip.bootstrap import MAX_PROBES, MAX_STREAMS, BootstrapService
+from gossip.bootstrap_state import FRESH_S, MAX_OF_NETWORK, MAX_RUNS, MISSES, BootstrapState
 from gossip.core.backoff import host_of
 from gossip.core.digests import digest_of, swarm_id_of
-from gossip.core.envelope import EnvelopeKind, Scope
+from gossip.core.envelope import EnvelopeKind, Scope, seal
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import PeerId, RunId
 from gossip.core.limits import MAX_HELLO_BYTES, STREAM_PROTOCOL
 from gossip.core.messages import (
+    FindRequest,
     GoodbyeRequest,
     HeadersRequest,
     Hello,
@@ -31,6 +32,7 @@ from gossip.core.messages import (
     parse_hello,
 )
 from gossip.core.request_limit import STRANGER_BURST, STRANGER_PER_S
+from gossip.core.statements import record_statement
 from gossip.discovery.peerstore_file_task import SAVE_EVERY_S
 from gossip.hellos.hello import HELLO_BURST
 from gossip.session import ask_once, open_session
@@ -146,6 +148,54 @@ def test_what_it_knows_outlives_it_but_is_told_only_when_it_answers_again(it):
 def test_any_bytes_are_a_dump_or_a_plain_refusal(prefix, data):
     with pytest.raises(LocalError):
         BootstrapState(ME, swarm_id_of("p2ptrain"), random.Random(1)).recall(prefix + data)
+
+
+def test_who_is_banned_finds_nobody(it):
+    it.on_hello(ALICE.peer_id, hello(), 0.0)
+    question = FindRequest(
+        swarm=SCOPE.swarm, run=SCOPE.run, genesis=GENESIS, target=digest_of(b"anywhere"), record=record(by=BOB)
+    )
+    assert it.on_find(BOB.peer_id, question, 0.0) == []
+    assert it.peers_known == 2
+    while not it.charge(BOB.peer_id, RemoteError(Reason.FORGED, "a lie"), 0.0):
+        pass
+    with pytest.raises(RemoteError) as caught:
+        it.on_find(BOB.peer_id, question, 0.0)
+    assert caught.value.reason is Reason.BANNED
+    assert it.peers_known == 1, "nor is its record kept again"
+
+
+def test_askers_of_one_network_have_its_share_of_records_in_all_runs_together(it):
+    scopes = [SCOPE, Scope(swarm=SCOPE.swarm, run=RunId(b"o" * 16))]
+    for scope in scopes:
+        it.on_hello(ALICE.peer_id, hello(scope=scope, record=b""), 0.0, "198.51.100.0/24")
+    for number in range(MAX_OF_NETWORK + 20):
+        key, scope = identity(1000 + number), scopes[number % 2]
+        own = seal(key, scope, record_statement(epoch=1, version=1, addresses=(address_of(key),))).raw
+        question = FindRequest(swarm=scope.swarm, run=scope.run, genesis=GENESIS, target=digest_of(b"x"), record=own)
+        it.on_find(key.peer_id, question, 0.0, "203.0.113.0/24")
+    assert it.peers_known == MAX_OF_NETWORK
+
+
+async def test_silent_hosts_of_one_network_have_a_quarter_of_the_probes(autojump_clock):
+    async with swarm() as it, trio.open_nursery() as nursery:
+        post = Post(it, 900)
+        probed: list[str] = []
+
+        async def probe(address: str) -> str:
+            probed.append(address)
+            await trio.sleep_forever()
+
+        post.transport.probe = probe  # type: ignore[method-assign]
+        crowd = [f"/ip4/8.8.8.{number}/tcp/1" for number in range(2 * MAX_PROBES)]
+        others = [f"/ip4/9.9.{number}.9/tcp/1" for number in range(2)]
+        found = [(identity(number).peer_id, address) for number, address in enumerate([*crowd, *others], 1)]
+        post.service.bootstrap_state.to_try = lambda now: found  # type: ignore[method-assign]
+        post.service._probe_some(nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(probed) == MAX_PROBES // 4 + len(others)
+        assert {*others} <= {*probed}
+        nursery.cancel_scope.cancel()
 
 
 # -- among members

@@ -11,11 +11,12 @@ from gossip.reachability.circuit import (
     CircuitKind,
     CircuitMessage,
     CircuitStatus,
+    Reservation,
     delimited,
     encode_stop,
     parse_stop,
 )
-from gossip.reachability.circuit_ends_task import CircuitEnds
+from gossip.reachability.circuit_ends_task import MAX_RELAYS, CircuitEnds
 from gossip.reachability.relay import MAX_CIRCUITS, MAX_CIRCUITS_OF_PEER
 
 LIAR, HONEST, SECOND = (identity(number).peer_id for number in (1, 2, 3))
@@ -133,3 +134,19 @@ async def test_the_one_relay_of_a_node_that_has_no_other_brings_all() -> None:
         ends = ends_at(Port(), most=20, of_relay=20)
         assert ok(await brought(nursery, ends, HONEST, 30)) == 20
         nursery.cancel_scope.cancel()
+
+
+async def test_relays_that_come_and_go_are_remembered_up_to_a_bound(autojump_clock):
+    async def none(*_: object) -> Any:
+        return SimpleNamespace(close=none)
+
+    ends = CircuitEnds[trio.Event](SimpleNamespace(), lambda kind, error: None, none, unix_time=lambda: 0.0)
+
+    async def asked(relay: PeerId, ask: CircuitMessage) -> Any:
+        return SimpleNamespace(close=none), CircuitMessage(kind=ask.kind, reservation=Reservation(expire=3600))
+
+    ends._asked = asked  # type: ignore[method-assign]
+    relays = [identity(number).peer_id for number in range(1, MAX_RELAYS + 4)]
+    for relay in relays:
+        assert await ends.granted_by(relay, identity(99).peer_id) is not None
+    assert list(ends._relays) == relays[3:]

@@ -106,6 +106,16 @@ def test_who_asks_too_often_is_charged_and_a_crowd_is_only_refused():
     grants.take(ONE, "ip4/192.0.2.1", 3600.0)
 
 
+def test_a_crowd_of_many_hosts_is_refused_beyond_what_is_granted_in_all():
+    grants = Grants()
+    for number in range(ALL_BURST):
+        grants.take(identity(10 + number).peer_id, f"ip4/192.0.2.{number}", 0.0)
+    with pytest.raises(RemoteError) as caught:
+        grants.take(ONE, "ip4/198.51.100.1", 0.0)
+    assert caught.value.reason is Reason.UNAVAILABLE
+    grants.take(ONE, "ip4/198.51.100.1", 1.0)
+
+
 def test_the_majority_is_believed():
     reach = ReachabilityTracker()
     reach.dialled_back(ONE, MISS, "/ip4/198.51.100.97/tcp/1", now=0.0)

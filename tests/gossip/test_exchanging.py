@@ -327,6 +327,21 @@ async def test_a_liar_costs_its_part_and_is_charged(lie, reason, autojump_clock)
             assert nodes[number].service.stats.rejected[nodes[BAD].peer, reason] >= 1
 
 
+async def test_a_lie_that_came_before_we_began_is_charged_when_we_begin(autojump_clock):
+    async with swarm() as net:
+        nodes = await net.start_all(2)
+        group, liar = group_of(nodes), nodes[1].service._allreducer
+        statement = part_statement(
+            exchange=group.name, round=group.round, stage=Stage.WHOLE, address=Digest(bytes(range(32))), size=7
+        )
+        service = nodes[0].service
+        service._allreducer.on_part(nodes[1].peer, seal(liar._identity, liar._scope, statement).raw)
+        assert service.stats.rejected == {}, "it may be of an exchange that others have"
+        parts = await service.exchange(group, vector(0).tobytes(), summed, gather_s=1.0, timeout_s=2.0)
+        assert service.stats.rejected == {(nodes[1].peer, Reason.WRONG_SHAPE): 1}
+        assert [part.owner for part in parts if part.data is not None] == [nodes[0].peer]
+
+
 @pytest.mark.slow
 async def test_one_that_cuts_its_vector_otherwise_is_left_out_and_charged(autojump_clock):
     async with swarm() as net:

@@ -20,6 +20,7 @@ from gossip.core.messages import FindRequest, Request, encode_answer, parse_find
 from gossip.core.statements import PeerRecord
 from gossip.discovery import peerstore
 from gossip.discovery.dht import FINDS_BURST, named
+from gossip.discovery.dialler_task import MAX_LOST
 from gossip.discovery.lookup_task import LOOK_TABLE_S, LookupTask
 from gossip.discovery.peerstore import RecordTrust
 from gossip.discovery.routing_table import BUCKET, MAX_MISSES, nearest, place_of_id
@@ -311,6 +312,16 @@ async def test_it_hangs_up_on_whom_it_dialled_for_a_question_alone(autojump_cloc
         assert any(isinstance(request, FindRequest) for request in liar.asked)
         assert node.transport.peers == set()
         nursery.cancel_scope.cancel()
+
+
+async def test_those_that_are_lost_are_remembered_up_to_a_bound(autojump_clock):
+    async with swarm() as it:
+        one, _ = await it.start_all(2)
+        peers = [identity(100 + number).peer_id for number in range(MAX_LOST + 3)]
+        one.service._engine.set_anchors(frozenset(peers))
+        for peer in peers:
+            one.service._dialler._note_lost(peer)
+        assert list(one.service._dialler.lost) == peers[3:]
 
 
 async def test_it_does_not_hang_up_on_who_has_become_a_bridge_meanwhile(autojump_clock, monkeypatch):

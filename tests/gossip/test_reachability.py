@@ -1,12 +1,14 @@
 """Reachability is known only from peers that dialled: the rule by itself, and services over the in-memory network."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import trio
-from gossip_swarm import CONFIG, RUN, swarm, until
+from gossip_swarm import CONFIG, RUN, identity, swarm, until
 
 from gossip.core.ids import RunId
+from gossip.reachability.dialback import Sighting
 from gossip.reachability.reachability import REACH_HOLDS_S, ReachabilityTracker
 from gossip.reachability.reachability_task import ReachabilityTask
 
@@ -116,3 +118,19 @@ async def test_who_comes_back_by_our_dial_does_not_renew_it(unasked, autojump_cl
         await until(lambda: one.service.neighbours())
         await trio.sleep(1.1 * REACH_HOLDS_S)
         assert one.service.reachability() == ("reached" if again == "dialled" else "outbound")
+
+
+async def test_what_others_found_counts_no_more_when_our_addresses_have_changed(autojump_clock):
+    """A machine that is carried elsewhere said that others reach it where it was, for up to an hour."""
+    reach = ReachabilityTracker()
+    transport = SimpleNamespace(addresses=("/ip4/192.0.2.1/tcp/1",), peers=frozenset())
+    engine = SimpleNamespace(companions=frozenset())
+    task = ReachabilityTask(SimpleNamespace(reach=reach, transport=transport, engine=engine, mapped=[]))
+    await task._ask_some()
+    sighting = Sighting(tried=("/ip4/192.0.2.1/tcp/1",), answered=("/ip4/192.0.2.1/tcp/1",))
+    reach.dialled_back(identity(1).peer_id, sighting, "/ip4/198.51.100.1/tcp/1", trio.current_time())
+    await task._ask_some()
+    assert reach.answering(trio.current_time()) == ("/ip4/192.0.2.1/tcp/1",)
+    transport.addresses = ("/ip4/203.0.113.1/tcp/1",)
+    await task._ask_some()
+    assert reach.sightings(trio.current_time()) == ()
