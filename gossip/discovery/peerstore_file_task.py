@@ -90,7 +90,7 @@ class PeerStoreKeeper:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Warn once when the peerstore could not be written; the next save tries again."""
+        """Warn once an outage when the peerstore could not be written; the next save tries again."""
         try:
             yield
         except LocalError as error:
@@ -98,3 +98,5 @@ class PeerStoreKeeper:
             if not self._complained:  # a full disk stays full for a while
                 self._context.warn(str(error))
             self._complained = True
+        else:
+            self._complained = False

@@ -75,3 +75,15 @@ async def test_a_liars_name_that_never_answers_keeps_no_other_domain_from_being_
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert probed == [honest.addresses[0]]
+
+
+async def test_nobody_is_probed_where_we_may_not_dial(autojump_clock):
+    """A region's policy says through whose relays its members may be reached."""
+    kept, free = at(1, "/ip4/8.8.8.8/tcp/1"), at(2, "/ip4/9.9.9.9/tcp/1")
+    it, probed = prober([kept, free], {})
+    it._context.engine.may_dial = lambda address: address != kept.addresses[0]
+    async with trio.open_nursery() as nursery:
+        it.start_some(nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert probed == [free.addresses[0]]

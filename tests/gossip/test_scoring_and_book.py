@@ -3,12 +3,15 @@ import random
 import tracemalloc
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import trio
 from gossip_samples import SCOPE, record
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gossip.blobs.hashing_task import Hasher
 from gossip.core.api import MAX_COUNTED_PEERS, OTHER_PEERS, GossipStats
 from gossip.core.backoff import MAX_TARGETS, Backoff, addresses_in, peer_in
 from gossip.core.digests import digest_of
@@ -16,7 +19,7 @@ from gossip.core.envelope import open_envelope
 from gossip.core.errors import LocalError, Reason
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
-from gossip.core.limits import MAX_HELLO_RECORDS
+from gossip.core.limits import MAX_BLOB_BYTES, MAX_HELLO_RECORDS
 from gossip.core.statements import PeerRecord, parse_record
 from gossip.discovery.peerstore import (
     MAX_FAR,
@@ -30,6 +33,7 @@ from gossip.discovery.peerstore import (
     PeerStore,
     RecordTrust,
 )
+from gossip.discovery.peerstore_file_task import SAVE_EVERY_S, PeerStoreKeeper
 from gossip.discovery.told_records import MAX_TOLD, MAX_TOLD_PEERS, ToldPeers, ToldRecords
 from gossip.discovery.topology import Rings
 from gossip.updates.neighbour import Neighbour
@@ -386,3 +390,29 @@ def test_it_counts_whenever_it_changes_whom_we_have_met():
             assert it.met_changes > count
             seen["come" if met() > before else "gone"] += 1
     assert min(seen["come"], seen["gone"]) > 50
+
+
+async def test_a_book_that_could_not_be_written_is_written_when_it_can_and_told_of_once_an_outage(
+    tmp_path, autojump_clock
+):
+    """A second full disk, weeks after the first one, was told to nobody."""
+    path = tmp_path / "away" / "book"
+    warnings: list[str] = []
+    context = SimpleNamespace(
+        config=SimpleNamespace(address_book=path), warn=warnings.append, hasher=Hasher(2 * MAX_BLOB_BYTES)
+    )
+    store = PeerStore()
+    keeper = PeerStoreKeeper(context, store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeper.run)
+        for outage in (1, 2):
+            store.changed = True
+            await trio.sleep(3 * SAVE_EVERY_S)
+            assert len(warnings) == outage
+            assert store.changed
+            path.parent.mkdir()
+            await trio.sleep(2 * SAVE_EVERY_S)
+            assert not store.changed
+            path.unlink()
+            path.parent.rmdir()
+        nursery.cancel_scope.cancel()
