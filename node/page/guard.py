@@ -8,9 +8,8 @@ scripts but our own, no frame around the page, no address of ours to other sites
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -140,9 +139,11 @@ def _in_query(query: bytes) -> list[str]:
     return parse_qs(query.decode("latin-1"), max_num_fields=None).get("token", [])
 
 
-def _cookies(headers: Headers, name: str) -> Iterable[str]:
-    try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return []
-    return [] if morsel is None else [morsel.value]
+def _cookies(headers: Headers, name: str) -> Iterator[str]:
+    """Yield the values of the cookie `name`. Cookies know no port: those of other programs of the host come along, and
+    `http.cookies` gives up at the first that is not by its book."""
+    for header in headers.getlist("cookie"):
+        for pair in header.split(";"):
+            key, _, value = pair.partition("=")
+            if key.strip() == name:
+                yield value.strip()

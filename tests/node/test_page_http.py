@@ -14,6 +14,7 @@ from sizes import examples
 
 from node.page.guard import HEADERS, is_loopback_name
 from node.page.status_server import FOLDER, STATIC, SWARM_STATIC
+from node.system.page_token import cookie_of
 
 TOKEN = "a-token-of-the-test"
 HOSTILE_HOSTS = (
@@ -187,6 +188,14 @@ async def test_a_browser_shows_it_once_and_has_a_cookie_that_no_script_reads():
             later = await client.get(page.url + path)
             assert later.status_code == 200
             assert "set-cookie" not in later.headers
+
+
+@pytest.mark.parametrize("others", ['theme={"dark":true}; ', "a b; ", "path=x; ", 'open="; ', "p2ptrain-1=x; ", "=; ;"])
+async def test_cookies_of_other_programs_do_not_hide_the_page_s_own(others):
+    """A browser sends every program of a host the cookies of all: cookies know no port."""
+    async with served(token=TOKEN) as page:
+        headers = {"cookie": f"{others}p2ptrain-{page.port}={cookie_of(TOKEN)}; last"}
+        assert (await ask(f"{page.url}/status", headers=headers)).status_code == 200
 
 
 async def test_the_page_is_whole_and_asks_nobody_else():
