@@ -6,6 +6,7 @@ Folders are read only while a page is open: on a thread, at most once a second f
 import json
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,14 +30,24 @@ busy machine of 2 cores)."""
 LOOK_SHARE: Final = 0.1
 """Largest share of time spent looking: longer looks are further apart. Chosen."""
 
-_Look = tuple[list[NodeLog], dict[Path, tuple[list[Event], logs.LogPosition, bool]], int]
-"""New members; the others' news, positions and whether they are alive; how many folders there are."""
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """What a look at the folders has found. `news`: of members that are known, with positions and whether they are
+    alive; `gone`: members whose folders were deleted; `folders`: how many there are."""
+
+    new: list[NodeLog]
+    news: dict[Path, tuple[list[Event], logs.LogPosition, bool]]
+    gone: list[Path]
+    folders: int
 
 
 @dataclass
 class SwarmPlace:
     """How much one page has received."""
 
+    generation: int = 0
+    """Of the numbers by which it knows the members."""
     cursors: dict[tuple[Path, str], Cursor] = field(default_factory=dict)
     members: dict[int, str] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
@@ -56,6 +67,8 @@ class SwarmFeed:
         self._texts: dict[str, str] = {}
         self._rows: dict[Path, str] = {}
         """Each member as JSON, in the members' order; made again where something has changed."""
+        self._generation = 0
+        """Rises when a member's folder was deleted: then others have its number, and pages are told all anew."""
 
     def find(self) -> int:
         """Return how many nodes there are. Raises UsageError where a folder holds none."""
@@ -63,7 +76,7 @@ class SwarmFeed:
 
     def place(self) -> SwarmPlace:
         """Return the position of a page that has received nothing yet."""
-        return SwarmPlace()
+        return SwarmPlace(generation=self._generation)
 
     async def replay(self) -> None:
         """Look now, unless another page just has."""
@@ -89,6 +102,10 @@ class SwarmFeed:
     def news(self, place: SwarmPlace) -> str:
         """Return what is new to a page, as one line of JSON, and advance its place; empty when nothing is."""
         told: dict[str, str] = {}
+        if place.generation != self._generation:
+            place.generation, told["anew"] = self._generation, "true"
+            for known in (place.cursors, place.members, place.told):
+                known.clear()
         for key, text in self._texts.items():
             if place.told.get(key) != text:
                 place.told[key] = told[key] = text
@@ -119,27 +136,31 @@ class SwarmFeed:
 
     def _look(self) -> _Look:
         """Read the folders. It runs on a thread, and changes nothing that is shown."""
-        try:
-            folders = logs.find(self._runs)
-        except UsageError:  # removed meanwhile
-            folders = []
-        known = dict(self._members)
-        new = [each for each in folders if each[1] not in known][: MAX_MEMBERS - len(known)]
+        folders: dict[Path, Path] = {}
+        for run in self._runs:
+            with suppress(UsageError):  # removed meanwhile, and the others are not
+                folders |= {folder: of_run for of_run, folder in logs.find([run])}
+        known = {folder: member for folder, member in self._members.items() if folder.is_dir()}
+        gone = [folder for folder in self._members if folder not in known]
+        new = [(run, folder) for folder, run in folders.items() if folder not in known][: MAX_MEMBERS - len(known)]
         members = logs.read(new, among=len(known) + len(new))
         news = {folder: (*logs.news_of(folder, member.place), lives(folder / LOCK)) for folder, member in known.items()}
-        return members, news, len(folders)
+        return _Look(new=members, news=news, gone=gone, folders=len(folders))
 
     def _take(self, look: _Look) -> None:
-        members, news, self._folders = look
-        before, changed = self._texts, list(members)
-        for folder, (events, place, alive) in news.items():
+        self._folders = look.folders
+        for folder in look.gone:
+            del self._members[folder], self._rows[folder]
+        self._generation += bool(look.gone)
+        before, changed = self._texts, list(look.new)
+        for folder, (events, place, alive) in look.news.items():
             member = self._members[folder]
             if events or alive != member.lives:
                 changed.append(member)
             member.place, member.lives = place, alive
             for event in events:
                 member.take(event)
-        self._members |= {member.folder: member for member in members}
+        self._members |= {member.folder: member for member in look.new}
         self._rows |= {member.folder: to_line(member.as_dict()).rstrip("\n") for member in changed}
         self._texts = {
             "columns": json.dumps(CURVE),
@@ -147,7 +168,7 @@ class SwarmFeed:
             "runs": json.dumps(self._of_runs()),
             "exchanges": json.dumps(self._exchanges()),
         }
-        if changed or self._texts != before:
+        if changed or look.gone or self._texts != before:
             self.events += 1
 
     def _of_runs(self) -> list[dict[str, Any]]:

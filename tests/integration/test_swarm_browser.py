@@ -1,5 +1,6 @@
 """The swarm's page in a real browser; charts that answer the mouse and the keys; and both pages before axe-core."""
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -88,6 +89,28 @@ async def test_the_page_of_a_swarm(tmp_path: Path) -> None:
             browser.evaluate(f"{first}.querySelector('input').click()")
             browser.until(f"{names}.join() === 'all,first/node-3'")
             check_axe(browser)
+            assert not browser.complaints
+
+    await beside(SwarmServer(SwarmFeed([tmp_path / "runs"]), Listening()).run, look)
+
+
+async def test_a_run_that_is_deleted_leaves_the_open_page(tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "runs" / "first", 2), make_run(tmp_path / "runs" / "second", 3)
+    rows = "[...(document.getElementById('members')?.rows ?? [])]"
+
+    def look(url: str) -> None:
+        with Browser(tmp_path / "browser") as browser:
+            browser.open(url)
+            browser.until(f"{rows}.length === 5 && {PAINTED}('train-chart')")
+            browser.evaluate(f"{rows}[0].querySelector('input').click()")
+            browser.evaluate(f"{rows}[2].querySelector('input').click()")
+            shutil.rmtree(first)
+            browser.until(f"{rows}.map(row => row.cells[0].textContent).join() === 'node-0,node-1,node-2'")
+            browser.until("document.querySelectorAll('#exchanges .member').length === 3")
+            assert browser.evaluate(f"{rows}.every(row => !row.querySelector('input').checked)")
+            assert browser.evaluate(TEXT.format("name")) == "second"
+            shutil.rmtree(second)
+            browser.until(f"{rows}.length === 0 && document.querySelectorAll('#exchanges .member').length === 0")
             assert not browser.complaints
 
     await beside(SwarmServer(SwarmFeed([tmp_path / "runs"]), Listening()).run, look)

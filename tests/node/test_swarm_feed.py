@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,35 @@ async def test_what_is_new_is_told_and_nothing_twice(tmp_path):
     await again(feed)
     told = json.loads(feed.news(place))
     assert {n: it["state"] for n, it in told["members"].items()} == {"1": "dead", "3": "running"}
+
+
+async def test_a_run_that_is_removed_leaves_the_page_and_hides_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr("node.page.swarm_feed.MAX_MEMBERS", 4)
+    first, second = make_run(tmp_path / "first", 2), make_run(tmp_path / "second", 2)
+    feed = await looked(first, second)
+    place, late = feed.place(), feed.place()
+    assert "anew" not in json.loads(feed.news(place))
+    feed.news(late)
+    shutil.rmtree(first)
+    seen = feed.events
+    await again(feed)
+    assert feed.events > seen
+    told = json.loads(feed.news(place))
+    assert (told["anew"], told["left_out"], [run["name"] for run in told["runs"]]) == (True, 0, ["second"])
+    assert {n: it["run"] for n, it in told["members"].items()} == {"0": str(second), "1": str(second)}
+    assert {(each["member"], each["start"]) for each in told["curves"] if each["rows"]} == {(0, 0), (1, 0)}
+    assert all({author, reader} <= {0, 1} for author, reader, _ in told["exchanges"])
+    assert feed.news(place) == "", "nothing is told twice"
+    # The one run that is gone hides no new node of the other, and takes no place from it.
+    make_run(tmp_path / "third", 2)
+    for n in range(2):
+        (tmp_path / "third" / f"node-{n}").rename(second / f"node-{n + 7}")
+    await again(feed)
+    told = json.loads(feed.news(place))
+    assert ("anew" in told, sorted(told["members"])) == (False, ["2", "3"])
+    assert sorted(json.loads(feed.news(late))["members"]) == ["0", "1", "2", "3"]
+    assert "anew" not in json.loads(feed.news(feed.place()))
+    assert feed.status()["left_out"] == 0
 
 
 async def test_a_page_that_waits_is_woken_by_a_round(tmp_path, autojump_clock):

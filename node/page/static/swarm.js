@@ -19,6 +19,10 @@ let lost = false;
 // ---- what was told
 
 function take(message) {
+  if (message.anew) { // a folder was deleted: its number is another member's now
+    begin();
+    chosen.clear();
+  }
   for (const key of ["columns", "runs", "exchanges", "left_out"]) if (key in message) told[key] = message[key];
   for (const [n, member] of Object.entries(message.members || {})) told.members[n] = member;
   for (const { member, curve, start, rows } of message.curves || []) {
@@ -26,7 +30,7 @@ function take(message) {
     curves[member][curve].splice(start, Infinity, ...rows);
   }
   if (message.members || message.runs) showAll();
-  drawSoon(Boolean(message.curves || message.members));
+  drawSoon(Boolean(message.anew || message.curves || message.members));
 }
 
 function begin() {
@@ -214,6 +218,7 @@ function groups() {
 }
 
 function drawCurves() {
+  if (!told.members.some(Boolean)) return; // all folders were deleted: the last curves stay
   const drawn = groups();
   const text = JSON.stringify(drawn.map((each) => [each.name, each.members.length > 1]));
   if (text !== lines) {
