@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import tomllib
 import urllib.error
 import urllib.request
@@ -21,6 +22,9 @@ TIMEOUT_S = 5.0
 MAX_BYTES = 1 << 20
 """A node's state is a few kilobytes, and 300 bytes for each peer."""
 
+MAX_DIGITS = 24
+"""Most digits of a whole number: more than any count has, and no fp64 overflows."""
+
 
 def fetch(url: str, token: str = "", *, timeout_s: float = TIMEOUT_S) -> NodeProgress:
     """Return the state of the node whose page is at `url`. Raises RunError when no node answers there."""
@@ -29,7 +33,7 @@ def fetch(url: str, token: str = "", *, timeout_s: float = TIMEOUT_S) -> NodePro
     try:
         request = urllib.request.Request(f"{base}/status", headers=headers)
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            raw: Any = json.loads(answer.read(MAX_BYTES))
+            raw: Any = json.loads(answer.read(MAX_BYTES), parse_constant=_none, parse_float=_number, parse_int=_whole)
         return TypeAdapter(NodeProgress).validate_python(_shown(raw))  # a pydantic ValidationError is a ValueError
     except urllib.error.HTTPError as error:
         error.close()
@@ -40,6 +44,19 @@ def fetch(url: str, token: str = "", *, timeout_s: float = TIMEOUT_S) -> NodePro
         # Another program may have the port by now, which speaks no HTTP, or the network's own port was given.
         why = error if isinstance(error, OSError) else "it says something else"
         raise RunError(f"no node answers at {url} ({why})", "a node names its address when it starts") from error
+
+
+def _none(name: str) -> None:
+    """Return None for `NaN` and `Infinity`: a node says null in their place, and nothing here counts with them."""
+
+
+def _number(digits: str) -> float | None:
+    value = float(digits)
+    return value if math.isfinite(value) else None
+
+
+def _whole(digits: str) -> int | None:
+    return int(digits) if len(digits) <= MAX_DIGITS else None
 
 
 def _shown(value: Any) -> Any:

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -333,6 +334,27 @@ async def test_the_words_of_a_page_elsewhere_do_nothing_to_the_terminal(capsys):
     shown = capsys.readouterr().out
     assert "owned" in shown
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+
+
+NOT_FINITE = ["1e999", "-1e999", "Infinity", "-Infinity", "NaN", "1" + 400 * "0"]
+
+
+@pytest.mark.parametrize("number", NOT_FINITE, ids=range(len(NOT_FINITE)))
+def test_numbers_of_a_page_elsewhere_that_are_none_end_nothing(number, monkeypatch):
+    peer = {"here": True, "rejected": {"late": number}, "score": number, "accepted": number, "returns_at": number}
+    node = {"name": "n", "state": "failed", "rounds": 9, "rounds_done": 2, "first_round": 0, "updated_at": 2.0}
+    for fields in (
+        {"ended_at": number},
+        {"heartbeat": number, "state": "silent"},
+        {"last_round_at": number, "state": "running"},
+        {"first_round_at": number, "state": "running"},
+        {"bytes_sent": number, "train_loss": number, "epsilon": number},
+        {"peers": {"p": peer}},
+    ):
+        text = json.dumps(node | fields).replace(f'"{number}"', number)
+        monkeypatch.setattr("urllib.request.urlopen", lambda *_, text=text, **__: io.BytesIO(text.encode()))
+        with suppress(RunError):  # where there must be a number it says something else
+            assert drawn([Watched(fetch("http://127.0.0.1:1"))])[0].startswith("n  round 2/9")
 
 
 def test_own_metrics_that_are_no_numbers_are_left_out():
