@@ -3,10 +3,11 @@
 Texts from nodes and peers are shortened, and characters that control a terminal are removed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +27,12 @@ PLAIN_BARS = "_.-:=+*#"
 
 NARROW, WIDE, WIDEST = 76, 100, 132
 """Widths of the terminal from which on more columns are shown; below the first, fewer are."""
+
+_LEAVES_FIRST = (
+    *(">memory", ">rate", ">tok/s", ">lag", ">util", ">in time", "trend", ">recv", ">behind"),
+    *(">eval", ">rej", ">sent", ">loss", ">peers"),
+)
+"""Columns that long numbers or a narrow terminal leave no room for, the first one first; node, round and state stay."""
 
 _STYLES = {"running": "green", "finished": "green", "interrupted": "yellow", "silent": "yellow", "paused": "yellow"}
 _FRAME_LINES = 6
@@ -152,14 +159,31 @@ def _nodes_table(shown: Sequence[Watched], nodes: Sequence[Watched], width: int,
         names += [">in time", ">util", ">lag", ">tok/s"]
     if width >= WIDEST:
         names += [">rate", ">memory"]
-    table = _table(*names)
-    for node in shown:
-        cells = _cells(node, front, 20 if width >= WIDE else 6 if width >= NARROW else 4, bars)
-        table.add_row(*(cells[name.removeprefix(">")] for name in names))
+    trend = 20 if width >= WIDE else 6 if width >= NARROW else 4
+    rows = [_cells(node, front, trend, bars) for node in shown]
+    fitting = _fitting(names, rows, width)
+    table = _table(*fitting)
+    for cells in rows:
+        table.add_row(*(cells[name.removeprefix(">")] for name in fitting))
     return table
 
 
-def _cells(node: Watched, front: int, trend: int, bars: str) -> dict[str, RenderableType]:
+def _fitting(names: Sequence[str], rows: Sequence[Mapping[str, str | Text]], width: int) -> list[str]:
+    """Return the columns for which there is room: long numbers take that of those that are least missed."""
+    widths = {
+        name: max([cell_len(column), *(cell_len(str(cells[column])) for cells in rows)])
+        for name, column in ((name, name.removeprefix(">")) for name in names)
+    }
+    shown = list(names)
+    for name in _LEAVES_FIRST:
+        if sum(widths[each] + 1 for each in shown) <= width:
+            break
+        if name in shown:
+            shown.remove(name)
+    return shown
+
+
+def _cells(node: Watched, front: int, trend: int, bars: str) -> dict[str, str | Text]:
     """Return the cell of every possible column. `trend`: number of bars that fit."""
     it = node.progress
     return {

@@ -81,6 +81,24 @@ def test_a_run_fits_a_small_terminal_and_says_what_is_left_out():
     assert len(drawn(watched(64), height=10)) <= 10
 
 
+@pytest.mark.parametrize("width", [40, 60, 76, 80, 100, 132])
+def test_long_numbers_take_the_room_of_other_columns_and_are_never_cut(width):
+    nodes = watched(2)
+    for node in nodes:
+        it = node.progress
+        it.name, it.state, it.rounds, it.rounds_done = "a-long-name-of-a-node", "interrupted", 1_000_000, 123_456
+        it.bytes_sent, it.bytes_received, it.neighbours, it.rejected = 999_400_000, 888_800_000, 128, 99_949
+        it.loop_lag_s, it.tokens_per_s, it.rss_bytes, it.learning_rate = 123.4567, 99_949.0, 99_900_000_000, 0.00015
+    lines = drawn(nodes, width=width)
+    at = next(number for number, line in enumerate(lines) if line.startswith("node  "))
+    table = lines[at : at + 3]
+    assert "\N{HORIZONTAL ELLIPSIS}" not in "".join(table)
+    assert all(row.split()[:2] == ["a-long-...", "123456/1000000"] for row in table[1:])
+    assert all(row.rstrip().endswith("interrupted") or width >= 100 for row in table[1:])
+    least = {"sent": 60, "loss": 60, "behind": 76, "recv": 100, "trend": 100, "util": 132}
+    assert {name: name in table[0].split() for name in least} == {name: width >= at for name, at in least.items()}
+
+
 def test_a_wide_terminal_has_more():
     lines = drawn(watched(2), width=120)
     assert lines[3].split()[-5:] == ["in", "time", "util", "lag", "tok/s"]
