@@ -8,7 +8,7 @@ from typing import Any
 
 from node.config.schema import Config, load
 from node.events.event_types import Ended, PrivacyBudgetSpent, RoundTrained, Started, WarningEvent
-from node.events.log import read_events
+from node.events.log import older, read_events
 from node.privacy.disclosures import Disclosure, disclosures
 from node.privacy.ledger import LedgerContents, read_ledger
 from node.system.run_dir import CONFIG, EVENTS, PRIVACY, VISITORS_PRIVACY
@@ -118,6 +118,11 @@ def _gaps(told: "_Told", contents: LedgerContents, config: Config, visitors: int
     yield from told.gaps
     if told.rounds_without and config.privacy.on:
         yield f"{told.rounds_without} of its rounds were trained without protection"
+    if told.lost_before is not None and config.privacy.on:
+        yield (
+            f"the beginning of its log is gone, as logs are bounded: of rounds before {told.lost_before} nobody knows "
+            "here which were trained without protection, nor what was sent"
+        )
     if told.visits_epsilon > 0 and not visitors:
         yield f"{VISITORS_PRIVACY} is not there, or is empty: nobody knows what visitors have spent"
     if config.privacy.on and told.rounds > told.rounds_without and not contents.mark.entries:
@@ -132,12 +137,18 @@ class _Told:
         self.rounds = self.rounds_without = self.bytes_sent = 0
         self.visits_epsilon = 0.0
         self.gaps: list[str] = []
+        self.lost_before: int | None = None
+        """The first round that the log has, where it does not have the start of the process that trained it."""
 
     def read(self, folder: Path) -> None:
         """Read the events of the node in this folder. Each process counts its own bytes."""
         before = newest = 0
+        started = not older(folder / EVENTS).exists()  # a log with one file has its beginning
         for event in read_events(folder / EVENTS):
+            started |= isinstance(event, Started)
             if isinstance(event, RoundTrained):
+                if not started and self.lost_before is None:
+                    self.lost_before = event.round
                 newest, self.rounds, self.sends = event.bytes_sent or newest, self.rounds + 1, True
                 self.rounds_without += event.epsilon is None
                 self.visits_epsilon = event.visits_epsilon or self.visits_epsilon

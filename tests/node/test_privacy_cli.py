@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from sim_swarm import Member, Swarm, played
+from typed_events import said
 
 from node.cli import main
 from node.config.schema import from_raw
-from node.events.log import to_line
+from node.events.log import older, to_line
 from node.privacy.disclosures import Coverage, disclosures
 from node.privacy.privacy_report import report_of
 from node.system.run_dir import CONFIG, EVENTS, PRIVACY, VISITORS_PRIVACY
@@ -118,6 +119,24 @@ def test_a_report_says_what_no_epsilon_covers(tmp_path: Path) -> None:
     assert report_of(member.folder, tight=False).gaps == ["1 of its rounds were trained without protection"]
     (member.folder / PRIVACY).unlink()
     assert "privacy.jsonl is not there, or is empty: nobody knows what was spent" in report_of(member.folder).gaps
+
+
+def test_a_report_says_that_the_beginning_of_a_log_is_gone(tmp_path: Path) -> None:
+    """Logs are bounded, and what was said there of rounds without protection goes with the oldest lines."""
+    member = private_run(tmp_path)
+    log = member.folder / EVENTS
+    first, *others = member.told("round")
+    started = said("started").to_record()
+    without = [{**each, "epsilon": None} for each in (first, *others[:2])]
+    older(log).write_text("".join(to_line(each) for each in (started, *without)))
+    log.write_text("".join(map(to_line, others[2:])))
+    assert report_of(member.folder, tight=False).gaps == ["3 of its rounds were trained without protection"]
+    older(log).write_text("".join(map(to_line, [without[-1], started])))
+    assert report_of(member.folder, tight=False).gaps == [
+        "1 of its rounds were trained without protection",
+        f"the beginning of its log is gone, as logs are bounded: of rounds before {without[-1]['round']} nobody knows "
+        "here which were trained without protection, nor what was sent",
+    ]
 
 
 def test_a_cut_line_counts_in_a_report(tmp_path: Path) -> None:
