@@ -130,6 +130,8 @@ class Log:
         judge(it, look(self._folder), time.time())
         if not ask or it.over or not it.metrics_url:
             return self._node
+        if it.state == "starting":  # the address is that of its last process: another user's program may have its port
+            return self._node
         if self._token is None:
             self._token = token_of(self._folder / CONFIG)
         try:

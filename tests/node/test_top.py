@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import socket
 import threading
 import time
@@ -19,7 +20,7 @@ from node.cli.app import main
 from node.events.log import EventLog
 from node.events.progress import NodeProgress
 from node.system.errors import RunError, UsageError
-from node.system.run_dir import CONFIG, EVENTS
+from node.system.run_dir import CONFIG, EVENTS, locked
 from node.top import source as sources
 from node.top.remote import fetch, token_of
 from node.top.screen import BARS, screen, sparkline
@@ -278,6 +279,24 @@ async def test_a_node_that_runs_is_asked_for_what_no_log_has(tmp_path):
         page.progress.peer_id = "somebody else who has this port now"
         node = (await trio.to_thread.run_sync(FolderSource(folder).look))[0]
         assert node.progress.peers == {}
+
+
+def test_a_node_that_starts_again_is_not_asked_at_its_last_address(tmp_path, monkeypatch):
+    """Whoever has that port by now would be given the token."""
+    asked = []
+    monkeypatch.setattr(sources, "fetch", lambda *words, **_: asked.append(words) or NodeProgress())
+    folder = tmp_path / "node-0"
+    write(folder, 0)
+    with EventLog(folder / EVENTS) as log:
+        tell(log, next(node_events(0)) | {"metrics_url": "http://127.0.0.1:9400", "pid": os.getpid() + 1})
+    look = FolderSource(folder).look
+    with locked(folder):
+        assert look()[0].progress.state == "starting"
+        assert asked == []
+        with EventLog(folder / EVENTS) as log:
+            tell(log, next(node_events(0)) | {"metrics_url": "http://127.0.0.1:9401", "pid": os.getpid()})
+        assert look()[0].progress.state == "running"
+    assert asked == [("http://127.0.0.1:9401", "")]
 
 
 def test_a_token_that_is_not_for_us_is_none(tmp_path):
