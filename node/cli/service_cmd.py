@@ -215,10 +215,10 @@ def _progress(node_dir: Path, now: float) -> "NodeProgress | None":
 
 
 def _answers(node_dir: Path, node: "NodeProgress") -> bool | None:
-    """Whether the node's page answers; None where there is none to ask."""
+    """Whether the node's page answers; None where there is none to ask, or not yet."""
     from node.top.remote import fetch, token_of
 
-    if node.over or not node.metrics_url:
+    if node.over or node.state == "starting" or not node.metrics_url:  # its last process's address may be another's
         return None
     try:
         fetch(node.metrics_url.replace("//0.0.0.0:", "//127.0.0.1:"), token_of(node_dir / folders.CONFIG))

@@ -11,7 +11,8 @@ import systemd_syntax
 from fake_systemd import FakeSystemd, unit_file
 
 from gossip.core.identity import Identity
-from node.cli import main
+from node.cli import main, service_cmd
+from node.events.progress import NodeProgress
 from node.services import installing, service_manager, systemd_services
 from node.services.service_manager import Done, manager_here, without_systemd
 from node.services.systemd_services import SystemdServices
@@ -279,3 +280,13 @@ def test_a_system_without_services_says_what_to_do(monkeypatch, tmp_path: Path) 
     kernel.write_text("5.15.90.1-microsoft-standard-WSL2\n")
     monkeypatch.setattr(service_manager, "KERNEL", kernel)
     assert "systemd=true under [boot] in /etc/wsl.conf" in without_systemd()
+
+
+def test_a_node_that_starts_again_is_not_asked_at_its_last_address(tmp_path: Path, monkeypatch) -> None:
+    """Whoever has that port by now would be given the token."""
+    asked: list[str] = []
+    monkeypatch.setattr("node.top.remote.fetch", lambda url, token: asked.append(url))
+    node = NodeProgress(state="starting", metrics_url="http://0.0.0.0:9400")
+    assert (service_cmd._answers(tmp_path, node), asked) == (None, [])
+    node.state = "running"
+    assert (service_cmd._answers(tmp_path, node), asked) == (True, ["http://127.0.0.1:9400"])
