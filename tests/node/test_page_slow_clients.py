@@ -272,6 +272,10 @@ async def test_a_fault_of_the_application_costs_the_answer(
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nx: " + b"y" * (2 * MAX_HEAD_BYTES), 431),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n", 400),
+        (
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+        ),
     ],
 )
 async def test_what_is_no_http_1_1_for_us_is_refused_at_once(
@@ -571,3 +575,18 @@ def test_the_crowd_makes_room_and_not_the_lonely() -> None:
     gone = [places.enter(Client(), "198.51.100.1") for _ in range(1000)]  # type: ignore[arg-type]
     assert not set(gone) & set(lonely)
     assert gone[MAX_STRANGERS_OF_ADDRESS] is not None
+
+
+def test_whoever_leaves_gives_its_place_to_the_next() -> None:
+    places = Connections(Transfers(most=1, of_network=1))
+    for _ in range(MAX_CONNECTIONS + 1):
+        admitted, holds, stranger = Client(), Client(), Client()
+        for one in (admitted, holds, stranger):
+            assert places.enter(one, "192.0.2.1") is None  # type: ignore[arg-type]
+        places.admit(admitted)  # type: ignore[arg-type]
+        places.hold(holds, "192.0.2.1")  # type: ignore[arg-type]
+        crowd = {places.enter(Client(), f"10.0.{number}.1") for number in range(2 * MAX_STRANGERS)}  # type: ignore[arg-type]
+        assert (admitted in crowd, holds in crowd, stranger in crowd) == (False, False, True)
+        for one in list(places._all):
+            places.leave(one)
+        assert not places._all, "whom nobody tells any more that the node stops"

@@ -11,7 +11,7 @@ from typed_events import typed
 from node.events.progress import NodeProgress
 from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed
-from node.page.status_server import StatusServer
+from node.page.status_server import StatusServer, bind
 from node.system.errors import RunError, UsageError
 
 
@@ -62,3 +62,14 @@ async def test_a_port_in_use_is_one_clear_error():
 async def test_an_address_of_another_machine_is_one_clear_error():
     with pytest.raises(UsageError, match="cannot listen"):
         await StatusServer(Metrics(), Feed(NodeProgress()), host="203.0.113.1", token="a token of the test").run()
+
+
+async def test_the_system_keeps_little_of_what_a_client_does_not_read(monkeypatch):
+    """Else it keeps megabytes for each connection, and a client that reads nothing is noticed late."""
+    monkeypatch.setattr("node.page.serving.SEND_BUFFER_BYTES", 1 << 15)
+    with (
+        bind("127.0.0.1", 0, name="port", setting="--port") as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 1 << 16, "Linux takes it twice"
