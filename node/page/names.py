@@ -28,7 +28,8 @@ class Names:
     def __init__(self, run_dir: Path | None = None, certified: Callable[[], Iterable[tuple[str, str]]] = tuple) -> None:
         self._run_dir = run_dir
         self._certified = certified
-        self._read: dict[Path, str] = {}
+        self._read: dict[Path, tuple[int, str]] = {}
+        """By folder, the inode of its log, which changes when the log is full or is another node's, and the peer."""
         self._next_look = 0.0
 
     def known(self) -> dict[str, str]:
@@ -36,15 +37,26 @@ class Names:
         if self._run_dir is not None and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + AGAIN_S
             self._look(self._run_dir)
-        names = {peer: folder.name for folder, peer in self._read.items()}
+        names = {peer: folder.name for folder, (_, peer) in self._read.items()}
         return names | {peer: name for peer, name in self._certified() if name}
 
     def _look(self, run_dir: Path) -> None:
-        logs = (path for path in run_dir.glob(f"*/{EVENTS}") if path.parent not in self._read)
-        for path in sorted(logs)[: MAX_FOLDERS - len(self._read)]:
-            peer = peer_in(path)
+        self._read = {folder: known for folder, known in self._read.items() if folder.is_dir()}
+        for log in sorted(run_dir.glob(f"*/{EVENTS}")):
+            folder, inode = log.parent, _inode(log)
+            before, peer = self._read.get(folder, (0, ""))
+            if inode == before or (not peer and len(self._read) >= MAX_FOLDERS):
+                continue
+            peer = peer_in(log) or peer  # of a full log that was begun anew the beginning is elsewhere
             if peer:
-                self._read[path.parent] = peer
+                self._read[folder] = inode, peer
+
+
+def _inode(log: Path) -> int:
+    try:
+        return log.stat().st_ino
+    except OSError:
+        return 0
 
 
 def peer_in(log: Path) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from swarm_story import PEER, round_event
 from typed_events import said, typed
 
-from node.events.log import EventLog
+from node.events.log import EventLog, older
 from node.events.progress import NodeProgress
 from node.metrics.gpu_metrics import GpuMemory, GpuUse, gpu_use
 from node.page.columns import COLUMNS, MAX_NAME, MAX_OWN, Columns, own_of
@@ -151,3 +152,30 @@ def test_of_very_many_folders_some_are_read(tmp_path):
     names.known()
     names._next_look = 0.0
     assert len(names.known()) == MAX_FOLDERS
+
+
+def test_a_folder_that_is_gone_names_nobody_and_a_log_that_is_begun_anew_keeps_its_name(tmp_path):
+    names = Names(tmp_path)
+
+    def start(index: int, peer: str) -> Path:
+        folder = tmp_path / f"node-{index}"
+        folder.mkdir(exist_ok=True)
+        (folder / EVENTS).write_text(f'{{"ts": 1, "event": "started", "peer_id": "{peer}"}}\n')
+        return folder
+
+    def known() -> dict[str, str]:
+        names._next_look = 0.0
+        return names.known()
+
+    folders = [start(index, f"p{index}") for index in range(MAX_FOLDERS)]
+    assert len(known()) == MAX_FOLDERS
+    log = folders[0] / EVENTS
+    log.replace(older(log))
+    log.write_text('{"ts": 2, "event": "warning", "message": "the start is in the other file"}\n')
+    shutil.rmtree(folders[1])
+    start(MAX_FOLDERS, "late")
+    assert {"p1", "p0", "late"} & known().keys() == {"p0", "late"}
+    (folders[2] / EVENTS).replace(older(folders[2] / EVENTS))
+    start(2, "another node, with a key of its own")
+    assert known()["another node, with a key of its own"] == "node-2"
+    assert "p2" not in known()
