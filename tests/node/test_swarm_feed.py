@@ -153,6 +153,41 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path):
     assert [event.round for event in logs.news_of(folder, place)[0]] == [9]
 
 
+def test_half_a_line_at_the_first_reading_is_read_when_it_is_whole(tmp_path):
+    folder = make_run(tmp_path / "run", 1) / "node-0"
+    with (folder / EVENTS).open("a") as file:
+        file.write('{"ts": 1, "event": "round"')
+    (member,) = logs.read([(folder.parent, folder)], among=1)
+    with (folder / EVENTS).open("a") as file:
+        file.write(', "round": 9}\n')
+    assert [event.round for event in logs.news_of(folder, member.place)[0]] == [9]
+
+
+def test_a_log_that_was_cut_short_is_read_from_its_beginning(tmp_path):
+    folder = make_run(tmp_path / "run", 1) / "node-0"
+    (member,) = logs.read([(folder.parent, folder)], among=1)
+    (folder / EVENTS).write_text('{"ts": 1, "event": "round", "round": 1}\n')
+    events, place = logs.news_of(folder, member.place)
+    assert [event.round for event in events] == [1]
+    assert place.offset == (folder / EVENTS).stat().st_size
+
+
+async def test_looks_that_take_long_are_further_apart(tmp_path, monkeypatch, mock_clock):
+    feed = SwarmFeed([make_run(tmp_path / "run", 1)])
+    look, looks = feed._look, []
+
+    def slow():
+        looks.append(mock_clock.current_time())
+        mock_clock.jump(3.0)
+        return look()
+
+    monkeypatch.setattr(feed, "_look", slow)
+    for later, count in ((0.0, 1), (29.0, 1), (1.5, 2)):
+        mock_clock.jump(later)
+        await feed.replay()
+        assert len(looks) == count
+
+
 def test_of_much_news_the_end_is_read(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run", 1) / "node-0"
     (member,) = logs.read([(folder.parent, folder)], among=1)

@@ -22,7 +22,7 @@ from node.events.progress import NodeProgress
 from node.system.errors import RunError, UsageError
 from node.system.run_dir import CONFIG, EVENTS, locked
 from node.top import source as sources
-from node.top.remote import fetch, token_of
+from node.top.remote import MAX_BYTES, fetch, token_of
 from node.top.screen import BARS, screen, sparkline
 from node.top.source import AddressSource, FolderSource, Watched, source_of
 
@@ -371,6 +371,15 @@ async def test_the_words_of_a_page_elsewhere_do_nothing_to_the_terminal(capsys):
     shown = capsys.readouterr().out
     assert "owned" in shown
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+
+
+def test_of_a_page_elsewhere_that_never_ends_only_so_much_is_read(monkeypatch):
+    answer = b'{"name": "' + b"x" * MAX_BYTES + b'"}'
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO(answer))
+    with pytest.raises(RunError, match="it says something else"):
+        fetch("http://127.0.0.1:1")
+    answer = b'{"name": "short"}' + b" " * MAX_BYTES
+    assert fetch("http://127.0.0.1:1").name == "short"
 
 
 NOT_FINITE = ["1e999", "-1e999", "Infinity", "-Infinity", "NaN", "1" + 400 * "0"]
