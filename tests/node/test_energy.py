@@ -56,6 +56,16 @@ def test_packages_are_shared_out_by_cpu_time(tmp_path):
     assert meter.joules() == {"rapl": pytest.approx(40.0 * 2 / 8)}
 
 
+@pytest.mark.parametrize(("own", "machine", "joules"), [(1.02, 1.0, 30.0), (0.5, 0.0, 0.0), (0.0, 1.0, 0.0)])
+def test_clocks_that_tick_apart_give_no_more_than_the_packages_took(own, machine, joules, tmp_path):
+    times = Times()
+    package(tmp_path, 0, 0)
+    meter = meter_for(CPU, watts=7.0, powercap=tmp_path, times=times)
+    package(tmp_path, 0, 30_000_000)
+    times.mine, times.all = own, machine
+    assert meter.joules() == {"rapl": joules}
+
+
 def test_a_packages_counter_goes_round(tmp_path):
     times = Times()
     package(tmp_path, 0, 90, span=100)

@@ -114,6 +114,19 @@ def test_a_resumed_process_counts_from_where_it_took_up_the_runs_totals():
     assert seen["update_bytes_total", (("direction", "sent"),)] == 3 * 120_000
 
 
+def test_a_name_that_is_no_more_has_no_series():
+    metrics = Metrics()
+    for done, rung in ((1, "int8"), (2, "topk 1/128")):
+        metrics.observe(typed(round_event(done, ts=1.0) | {"rung": rung}))
+        own = {rung: 0.5, "always": float(done)}
+        metrics.observe(said("evaluated", round=done, eval_loss=1.0, own=own))
+    seen = {labels for (_, labels) in scrape(metrics)}
+    assert (("rung", "topk 1/128"),) in seen
+    assert (("name", "topk 1/128"),) in seen
+    assert (("name", "always"),) in seen
+    assert not {(("rung", "int8"),), (("name", "int8"),)} & seen
+
+
 def test_refusals_are_counted_whole_although_their_events_are_thinned_out():
     metrics = Metrics()
     metrics.observe(typed({"ts": 1, "event": "rejected", "peer": PEER, "reason": "forged", "detail": ""}))
