@@ -17,6 +17,10 @@ from p2ptrain.tasks.base import Shard, TaskError
 from p2ptrain.tasks.digits import Digits
 from p2ptrain.training import TrainConfig, Trainer, example_gradients
 from p2ptrain.training.example_gradients import norms_of
+from p2ptrain.training.flat import FlatParameters
+from p2ptrain.training.parameter_vector import ParameterVector
+from p2ptrain.training.private_moves import PrivateMoves
+from p2ptrain.training.private_rounds import PrivateRounds
 from p2ptrain.training.private_training import PrivateTraining
 from tests.seeded_bytes import seeded_bytes
 
@@ -479,3 +483,25 @@ def test_a_model_too_large_for_a_copy_in_fp64_is_compared_as_it_is(monkeypatch):
     assert float(node.gradient()[1].norm()) > 0
     with pytest.raises(TaskError, match="differ from a loop's"):
         trainer(Few(ByBatch()))
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["in the model", "beside it"])
+def test_a_release_that_may_not_be_made_leaves_nothing_of_the_round(beside: bool) -> None:
+    def refuse(release: Release) -> None:
+        raise BudgetSpentError
+
+    model = nn.Linear(3, 2)
+    protection = PrivateTraining(privatizer=privacy.get("update"), spend=refuse)
+    before = [each.detach().clone() for each in model.parameters()]
+    if beside:
+        values = ParameterVector(model)
+        moves = PrivateMoves(values, protection, values.vector())
+        release = moves.end_round
+    else:
+        release = PrivateRounds(FlatParameters(model), protection).release_
+    with torch.no_grad():
+        for each in model.parameters():
+            each.add_(1.0)
+    with pytest.raises(BudgetSpentError):
+        release()
+    assert all(torch.equal(now, then) for now, then in zip(model.parameters(), before, strict=True))
