@@ -105,6 +105,18 @@ def test_a_cut_while_a_cut_line_is_charged_is_charged_as_well(path: Path) -> Non
         assert sum(each.count for each in read_ledger(path).all_releases()) >= 41
 
 
+def test_each_of_several_cut_lines_is_charged_wherever_charging_them_was_cut(path: Path) -> None:
+    before = written(path, 20).read_bytes() + b"cut\nand cut\n"
+    path.write_bytes(before)
+    whole = written(path, 1).read_bytes()
+    assert whole.startswith(before)
+    for size in range(len(before), len(whole) + 1, 7):
+        path.write_bytes(whole[:size])
+        assert sum(each.count for each in read_ledger(path).all_releases()) >= 60
+        written(path, 1)
+        assert sum(each.count for each in read_ledger(path).all_releases()) >= 61
+
+
 @pytest.mark.parametrize("line", [1, 2])
 @pytest.mark.parametrize("how", ["a byte", "gone", "twice", "another before it"])
 def test_a_damaged_or_missing_line_in_the_middle_is_refused(line: int, how: str, path: Path) -> None:
