@@ -12,6 +12,7 @@ from node.cli import options
 from node.system.errors import UsageError
 
 if TYPE_CHECKING:
+    from node.cli.plan_liars import Withstands
     from node.config.schema import Config
     from node.planning.advice import PlanAdvice
     from node.planning.calibration import MachineCalibration
@@ -25,6 +26,8 @@ DOWN_TO_UP = 5.0
 USUAL_RTT = "80ms"
 MOST_PARAMETERS = 1e14
 """Ten times the largest models that are spoken of."""
+MOST_TOKENS = 1e20
+"""A thousand times those of the largest model, and more text than there is."""
 
 USUAL_LENGTH = 2048
 """Tokens of a sequence, of a model that does not say."""
@@ -68,7 +71,9 @@ def plan(
     degree: Annotated[int | None, typer.Option(help="Neighbours of a member. (default: recommended)")] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences of a step. (default: train.batch_size)")] = None,
     seq: Annotated[int | None, typer.Option(help="Tokens of a sequence. (default: the model's, else 2048)")] = None,
-    liars: Annotated[int, typer.Option(help="To withstand. 0: all trust each other.")] = 1,
+    liars: Annotated[
+        int | None, typer.Option(help="To withstand. 0: all trust each other. (default: sync.f where given, else 1)")
+    ] = None,
     overlap: Annotated[bool, typer.Option(help="Train on while a round closes.")] = True,
     availability: Annotated[str, typer.Option(metavar="SHARE", help="Of the time that a member is there: 90%.")] = "1",
     host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Main memory of a member: 64GB.")] = None,
@@ -91,6 +96,8 @@ def plan(
     What is not given of --strategy, --compressor, --inner-steps and --degree is recommended. Losses are ratios, from
     this project's own small models; what lies far beyond them is marked.
     """
+    from node.cli import plan_files, plan_liars
+    from node.config.sections import merged
     from node.planning import quantities
     from node.planning.forecast import Prices
 
@@ -109,7 +116,9 @@ def plan(
         ("--price-gb", price_gb, 0, "0.05"),
     ):
         _at_least(option, value, least, example)
-    _check_together(step_time, mfu, calibration, liars=liars, nodes=nodes)
+    _check_together(step_time, mfu, calibration)
+    read = [*(config or ()), *(each for each in (calibration, hf_config) if each is not None)]
+    plan_files.check_apart(write, scenario, [*read, *([] if hf_config is None else [hf_config / "config.json"])])
     shape, length, task = _model(params, hf_config, size, trained, seq)
     measured = _calibration(calibration)
     request = _request(
@@ -120,23 +129,25 @@ def plan(
         nodes=nodes,
         link=_link(uplink, downlink, rtt),
         device=_device(device, mfu),
-        tokens=None if tokens is None else _read("--tokens", quantities.count, tokens),
+        tokens=None if tokens is None else _tokens(tokens),
         step_s=None if step_time is None else _read("--step-time", quantities.duration, step_time),
         availability=_read("--availability", quantities.share, availability),
         host_bytes=None if host_memory is None else _read("--host-memory", quantities.bytes_in, host_memory),
         prices=Prices(kwh=price_kwh, gpu_hour=price_gpu_hour, gb_sent=price_gb),
     )
     asked = {"strategy": strategy, "compressor": compressor, "inner_steps": inner_steps, "degree": degree}
-    found, advice = _found(request, asked, liars=liars)
-    has_task = task is not None or _names_a_task(config, set_)
+    given = merged(config or (), set_ or ())
+    found, advice = _found(request, asked, plan_liars.withstands(liars, request.config, given.get("sync", {}), nodes))
+    _check_finite(found)
+    has_task = task is not None or "task" in given
     if write is not None:
         from node.planning.run_settings_file import settings_toml
 
-        _write(write, settings_toml(found, has_task=has_task))
+        plan_files.write_file(write, settings_toml(found, has_task=has_task))
     if scenario is not None:
         from node.planning.rehearsal import scenario_toml
 
-        _write(scenario, scenario_toml(found))
+        plan_files.write_file(scenario, scenario_toml(found))
     _show(found, advice, file=str(write or "plan.toml"), json=json)
 
 
@@ -168,6 +179,15 @@ def _model(
         adapters = _read("--trained", quantities.count, trained)
         shape = _checked("--trained", lambda: shape.with_trained(adapters))
     return shape, seq or length, task
+
+
+def _tokens(text: str) -> float:
+    from node.planning import quantities
+
+    found = _read("--tokens", quantities.count, text)
+    if found > MOST_TOKENS:
+        raise UsageError(f"--tokens: {text} are more than there are", f"at most {MOST_TOKENS:g}")
+    return found
 
 
 def _settings(
@@ -210,18 +230,22 @@ def _request(
     )
 
 
-def _found(request: "PlanRequest", asked: dict[str, Any], *, liars: int) -> "tuple[RunForecast, PlanAdvice | None]":
+def _found(
+    request: "PlanRequest", asked: dict[str, Any], withstands: "Withstands"
+) -> "tuple[RunForecast, PlanAdvice | None]":
     """What is asked for, what is not asked being recommended; and what would be recommended."""
+    from node.cli.plan_liars import withstanding
     from node.planning.advice import advise, best_inner_steps, runnable
     from node.planning.forecast import forecast
 
     try:
-        advice = advise(request, liars=liars) if request.nodes > 1 else None
-        if advice is not None and not any(asked.values()):
+        advice = advise(request, liars=withstands.liars, aggregator=withstands.aggregator)
+        if not any(asked.values()):
             return runnable(advice.best), advice
         for key in ("strategy", "compressor"):  # in this order: another strategy has a compressor of its own
             if asked[key] is not None:
                 request = _with_member(request, key, asked[key])
+        request = withstanding(request, withstands, degree=asked["degree"])
         if asked["inner_steps"] is None:
             return runnable(best_inner_steps(request)), advice
         return runnable(forecast(request.with_settings(train={"inner_steps": asked["inner_steps"]}))), advice
@@ -250,20 +274,19 @@ def _at_least(option: str, value: float | None, least: int, example: str) -> Non
         raise UsageError(f"{option}: {what}, not {value:g}", f"such as {option} {example}")
 
 
-def _check_together(
-    step_time: str | None, mfu: str | None, calibration: Path | None, *, liars: int, nodes: int
-) -> None:
-    """UsageError for options of which one would go unheard, or that no swarm can fulfil."""
+def _check_together(step_time: str | None, mfu: str | None, calibration: Path | None) -> None:
+    """UsageError for options of which one would go unheard."""
     if step_time is not None and mfu is not None:
         raise UsageError("--step-time and --mfu: both say how long a step takes", "give one of them")
     if calibration is not None and mfu is not None:
         raise UsageError("--calibration and --mfu: both say what the device reaches", "give one of them")
-    if liars and nodes < 2 * liars + 1:
-        least = 2 * liars + 1
-        raise UsageError(
-            f"--liars: {liars} of {nodes} members cannot be outvoted",
-            f"give --nodes {least} or more, or --liars {(nodes - 1) // 2}",
-        )
+
+
+def _check_finite(found: "RunForecast") -> None:
+    """UsageError where inputs are so far from any that there are that no number holds what comes of them."""
+    for what in ("days", "days_to_equal_loss", "kwh", "sent_gb", "cost"):
+        if not math.isfinite(getattr(found, what)):
+            raise UsageError(f"{what} is too large for a number", "give what a run may really have")
 
 
 def _link(uplink: str, downlink: str | None, rtt: str) -> Any:
@@ -295,12 +318,6 @@ def _calibration(path: Path | None) -> "MachineCalibration | None":
     return _checked("--calibration", lambda: read_calibration(path))
 
 
-def _names_a_task(files: list[Path] | None, sets: list[str] | None) -> bool:
-    from node.config.sections import merged
-
-    return "task" in merged(files or (), sets or ())
-
-
 def _read(option: str, parse: Callable[[str], float], text: str) -> float:
     return _checked(option, lambda: parse(text))
 
@@ -310,15 +327,6 @@ def _checked(option: str, make: Callable[[], T]) -> T:
         return make()
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from None
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror}", "give a file in a folder that is there"
-        ) from None
 
 
 def _show(found: "RunForecast", advice: "PlanAdvice | None", *, file: str, json: bool) -> None:

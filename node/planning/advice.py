@@ -5,6 +5,7 @@ which `node.pace = "auto"` follows), and goes from notch to notch of H as long a
 `days_to_equal_loss`: a penalty in loss counts as the steps that make up for it.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -40,12 +41,12 @@ class PlanAdvice:
     """One for each strategy, codec and degree, the best first."""
 
 
-def advise(request: PlanRequest, *, liars: int = 1) -> PlanAdvice:
+def advise(request: PlanRequest, *, liars: int = 1, aggregator: str = "") -> PlanAdvice:
     """Return what to set for this model, these machines and links. `liars`: members that a node's aggregate is to
-    withstand; 0 where all trust each other."""
+    withstand; 0 where all trust each other. `aggregator`: the rule to do it by; empty: the trimmed mean."""
     found = [
         best
-        for settings in _candidates(request, liars=liars)
+        for settings in _candidates(request, liars=liars, aggregator=aggregator)
         if (best := _best_or_none(request.with_settings(**settings))) is not None
     ]
     found.sort(key=lambda each: each.days_to_equal_loss)
@@ -90,14 +91,24 @@ def runnable(found: RunForecast) -> RunForecast:
     return replace(found, request=request)
 
 
-def _candidates(request: PlanRequest, *, liars: int) -> Iterator[Mapping[str, Any]]:
+def rule_for(liars: int, aggregator: str = "") -> dict[str, Any]:
+    """Return the settings of [sync] by which an aggregate withstands so many liars."""
+    return {"aggregator": aggregator or ("trimmed_mean" if liars else "mean"), "f": liars}
+
+
+def degree_for(liars: int, nodes: int) -> int:
+    """Return the fewest neighbours among which so many liars are outvoted; all others, where there are not as many."""
+    return max(1, min(nodes - 1, 2 * liars))
+
+
+def _candidates(request: PlanRequest, *, liars: int, aggregator: str) -> Iterator[Mapping[str, Any]]:
     asked = request.config.network.degree
     for strategy, codecs in CODECS_OF.items():
         if liars and strategy not in WITHSTANDS_LIARS:
             continue
         for degree in _degrees(strategy, asked, request.nodes, liars):
             for codec in codecs:
-                rule = {"aggregator": "trimmed_mean" if liars else "mean", "f": liars}
+                rule = rule_for(liars, aggregator)
                 yield {"sync": {"strategy": strategy, **codec, **rule}, "network": {"degree": degree}}
 
 
@@ -108,7 +119,8 @@ def _degrees(strategy: str, asked: int, nodes: int, liars: int) -> Sequence[int]
     if strategy == "sparse_loco":  # its models drift apart on a sparse graph (docs/methods.md)
         return (others,) if others <= max(asked, *DEGREES) else ()
     fitting = {min(each, others) for each in (asked, *DEGREES)}
-    return sorted(each for each in fitting if each >= min(others, 2 * liars))
+    least = degree_for(liars, nodes)
+    return sorted(each for each in fitting if each >= least) or [least]
 
 
 def _hiding(found: RunForecast) -> int:
@@ -165,7 +177,9 @@ def sensitivities(request: PlanRequest) -> list[Sensitivity]:
 
 
 def _tried(way: Any, times: float) -> RunForecast | None:
+    """None for what cannot be, and for what no number holds."""
     try:
-        return forecast(way(times))
-    except (UsageError, ValueError):
+        found = forecast(way(times))
+    except (UsageError, ValueError, OverflowError):
         return None
+    return found if math.isfinite(found.days) else None

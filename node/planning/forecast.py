@@ -271,10 +271,16 @@ def _robust_share(request: PlanRequest, traffic: RoundTraffic) -> float:
     sync, neighbours = request.config.sync, min(request.config.network.degree, max(0, request.nodes - 1))
     needed = aggregate.get(sync.aggregator, f=sync.f, **sync.rule_options()).minimum() - 1
     p = request.availability
-    return sum(
-        math.comb(neighbours, there) * p**there * (1 - p) ** (neighbours - there)
-        for there in range(max(0, needed), neighbours + 1)
-    )
+    if needed <= 0 or p >= 1:
+        return float(needed <= neighbours)
+    return min(1.0, sum(math.exp(_log_chance(there, neighbours, p)) for there in range(needed, neighbours + 1)))
+
+
+def _log_chance(there: int, of: int, p: float) -> float:
+    """The logarithm of the chance that just so many are there. By logarithms: the number of ways to choose 600 among
+    1,200 is beyond a float."""
+    ways = math.lgamma(of + 1) - math.lgamma(there + 1) - math.lgamma(of - there + 1)
+    return ways + there * math.log(p) + (of - there) * math.log1p(-p)
 
 
 def _problems(request: PlanRequest, traffic: RoundTraffic, device: DeviceMemory, host: MemoryForecast) -> list[str]:

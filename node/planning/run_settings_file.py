@@ -11,6 +11,7 @@ from node.planning.forecast import RunForecast
 TRIED_HERE = 4
 """Nodes of `p2ptrain up` that a plan is tried with on one machine."""
 SECTIONS = ("task", "train", "sync", "network", "node")
+"""Those that a plan and a scenario are about."""
 MODEL_OF_ONES_OWN = (
     "# [task] is yours to say: the plan knows a number of parameters, and without [task] byte-lm nano is trained."
 )
@@ -27,7 +28,7 @@ def settings_toml(found: RunForecast, *, has_task: bool) -> str:
         *([] if has_task else [MODEL_OF_ONES_OWN]),
         *([] if request.shape.trained == request.shape.parameters else [adapters_missing(request.shape.trained)]),
     ]
-    return "\n".join(head) + "\n\n" + tomli_w.dumps(changed_settings(request.config))
+    return "\n".join(head) + "\n\n" + tomli_w.dumps(changed_settings(request.config, all_sections=True))
 
 
 def adapters_missing(trained: int) -> str:
@@ -35,9 +36,11 @@ def adapters_missing(trained: int) -> str:
     return f"# The plan is for {trained:,} trained parameters: without lora = RANK in [task] all of them are trained."
 
 
-def changed_settings(config: Config) -> dict[str, dict[str, Any]]:
-    """Return the settings that differ from the defaults, by section."""
-    return {section: values for section, values in differing(config, SECTIONS).items() if values}
+def changed_settings(config: Config, *, all_sections: bool = False) -> dict[str, dict[str, Any]]:
+    """Return the settings that differ from the defaults, by section. `all_sections`: those too of which a plan counts
+    nothing, such as [privacy] and [budget]; a node that is started with the file is to keep what was asked for."""
+    others = [name for name in type(config).model_fields if name not in SECTIONS] if all_sections else []
+    return {section: values for section, values in differing(config, (*SECTIONS, *others)).items() if values}
 
 
 def commands(found: RunForecast, file: str) -> list[str]:

@@ -1,5 +1,6 @@
 """`p2ptrain plan` from the outside."""
 
+import errno
 import json
 import tomllib
 
@@ -7,6 +8,7 @@ import pytest
 from plan_requests import LLAMA_8B, PARAMETERS
 
 from node.cli import main
+from node.config.schema import from_raw
 
 SMALL = ("plan", "--params", "125M", "--nodes", "4", "--uplink", "20Mbit")
 
@@ -55,6 +57,82 @@ def test_files_are_ready_to_run(capsys, tmp_path):
     assert tomllib.loads(settings.read_text())["task"]["size"] == "pico"
     assert main(["config", "check", "--config", str(settings)]) == 0
     assert tomllib.loads(scenario.read_text())["nodes"][0]["count"] == 4
+
+
+def settings_of(capsys, tmp_path, *words: str) -> dict:
+    file = tmp_path / "plan.toml"
+    code, _, err = run(capsys, *words, "--write", str(file), "--json")
+    assert (code, err) == (0, "")
+    return tomllib.loads(file.read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (("--liars", "3"), ("trimmed_mean", 3)),
+        (("--liars", "3", "--compressor", "q2"), ("trimmed_mean", 3)),
+        (("--liars", "3", "--inner-steps", "50", "--degree", "8"), ("trimmed_mean", 3)),
+        (("--strategy", "sparse_loco"), ("trimmed_mean", 1)),
+        (("--strategy", "sparse_loco", "--liars", "0"), ("mean", 0)),
+        (("--set", "sync.f=2"), ("trimmed_mean", 2)),
+        (("--set", "sync.aggregator=median", "--compressor", "q2"), ("median", 1)),
+    ],
+)
+def test_what_is_written_withstands_as_many_liars_as_was_asked_for(capsys, tmp_path, words, rule):
+    raw = settings_of(capsys, tmp_path, "plan", "--params", "1M", "--nodes", "9", *words)
+    sync = from_raw({"sync": raw.get("sync", {})}).sync
+    assert (sync.aggregator, sync.f) == rule
+
+
+def test_more_liars_than_the_usual_degrees_outvote_have_neighbours_enough(capsys):
+    code, out, _ = run(capsys, "plan", "--params", "1M", "--nodes", "50", "--liars", "10", "--json")
+    assert code == 0
+    assert json.loads(out)["degree"] == 20
+
+
+def test_what_is_written_keeps_what_a_plan_does_not_count(capsys, tmp_path):
+    """Who plans with [privacy] and runs the plan trains in private."""
+    config = tmp_path / "mine.toml"
+    config.write_text('[privacy]\nprivatizer = "example"\nepsilon = 4.0\n[budget]\nmemory = "4GB"\n')
+    raw = settings_of(capsys, tmp_path, "plan", "--size", "pico", "--nodes", "4", "--config", str(config))
+    assert raw["privacy"] == {"privatizer": "example", "epsilon": 4.0}
+    assert raw["budget"]["memory"] == 4e9
+
+
+@pytest.mark.parametrize("option", ["--write", "--scenario"])
+@pytest.mark.parametrize("read", ["--config", "--calibration", "--hf-config"])
+def test_a_file_that_is_read_is_not_written_over(capsys, tmp_path, option, read):
+    file = tmp_path / "config.json"
+    file.write_text("mine")
+    (tmp_path / "link").symlink_to(file)
+    model = () if read == "--hf-config" else ("--params", "1M")
+    code, out, err = run(
+        capsys, "plan", *model, read, str(tmp_path if not model else file), option, str(tmp_path / "link")
+    )
+    assert (code, out, file.read_text()) == (2, "", "mine")
+    assert f"{option}: {tmp_path / 'link'} is what the plan is made of" in err
+
+
+@pytest.mark.parametrize("option", ["--write", "--scenario"])
+def test_a_full_disk_leaves_the_file_of_before(capsys, tmp_path, monkeypatch, option):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = tmp_path / "plan.toml"
+    file.write_text("of before")
+    monkeypatch.setattr("os.fsync", full)
+    code, out, err = run(capsys, "plan", "--params", "1M", option, str(file))
+    assert (code, out, file.read_text()) == (2, "", "of before")
+    assert "cannot be written: No space left on device; free some disk space" in err
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_large_degree_has_a_share_of_the_time(capsys):
+    """Of 1,100 neighbours the ways to choose half are beyond a float."""
+    words = ("plan", "--params", "1M", "--nodes", "2000", "--compressor", "q2", "--degree", "1100", "--json")
+    code, out, err = run(capsys, *words, "--availability", "50%", "--liars", "275")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["robust_share"] == pytest.approx(0.5 + 0.5 * 0.024, abs=0.001)
 
 
 def test_a_model_of_hugging_face(capsys, tmp_path):
@@ -115,6 +193,17 @@ def test_published_runs(capsys):
         ((*SMALL, "--write", "no/folder/plan.toml"), "cannot be written"),
         ((*SMALL, "--trained", "8B"), "--trained: trained parameters must be fewer"),
         (("plan", "--hf-config", "none"), "--hf-config"),
+        ((*SMALL, "--liars", "1", "--set", "sync.f=0"), "--liars 1 and sync.f = 0: both say how many lie"),
+        ((*SMALL, "--strategy", "allreduce", "--liars", "1"), "--liars: under allreduce members who average parts"),
+        ((*SMALL, "--degree", "1"), "--degree: among 1 neighbour 1 liar cannot be outvoted; give --degree 2 or more"),
+        ((*SMALL, "--tokens", "1e308"), "--tokens: 1e308 are more than there are"),
+        ((*SMALL, "--json", "--price-kwh", "1e308"), "cost is too large for a number"),
+        ((*SMALL, "--json", "--step-time", "1e300d"), "days is too large for a number"),
+        (
+            (*SMALL, "--write", "plan.toml", "--scenario", "./plan.toml"),
+            "--write and --scenario: both would be written",
+        ),
+        ((*SMALL, "--write", "."), "cannot be written: "),
         (("plan", "--size", "huge"), "--size: byte-lm has no size 'huge'"),
         ((*SMALL, "--set", "train.lr=1"), "train.lr"),
     ],
