@@ -9,7 +9,7 @@ import trio
 from gossip.reachability.port_mapping_task import FIND_S, MAP_S
 from gossip.reachability.upnp import Router, RouterError
 from node.doctor.finding import Finding, Subject
-from node.doctor.network import kind_of, listen_ports
+from node.doctor.network import bound, kind_of, listen_ports
 
 TRY_PORT: Final = 4001
 """Where no fixed port is configured: libp2p's usual one."""
@@ -24,7 +24,7 @@ async def router(subject: Subject, made: Router | None = None) -> list[Finding]:
     """Check whether the router forwards a port. `made` makes the client to ask; None takes the network's own."""
     if not subject.network.upnp:
         return [Finding(check="router", level="ok", seen="not asked: network.upnp is off")]
-    port = next(iter(listen_ports(subject.network.listens_on)), TRY_PORT)
+    port = _free(next(iter(listen_ports(subject.network.listens_on)), TRY_PORT))
     try:
         with trio.fail_after(FIND_S + MAP_S):
             ask = partial(trio.to_thread.run_sync, _tried, port, made, abandon_on_cancel=True)
@@ -38,6 +38,17 @@ async def router(subject: Subject, made: Router | None = None) -> list[Finding]:
         fix = "forward the port there as well, ask the provider for an address of your own, or let a member relay"
         return [Finding(check="router", level="warning", seen=seen, fix=fix)]
     return [Finding(check="router", level="ok", seen=f"{seen}: a node does so by itself")]
+
+
+def _free(wanted: int) -> int:
+    """The port, or another one where a program of this machine has it: that may be a node whose mapping would be taken
+    back with ours, and which asks for it again minutes later."""
+    try:
+        with bound("0.0.0.0", wanted):
+            return wanted
+    except OSError:
+        with bound("0.0.0.0", 0) as other:
+            return int(other.getsockname()[1])
 
 
 def _tried(port: int, made: Router | None) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import psutil
 import pytest
 import torch
+import trio
 
 from gossip.core.api import RunInfo
 from gossip.core.identity import Identity
@@ -284,3 +285,35 @@ def test_who_holds_a_port_of_nobody_is_not_known(monkeypatch):
 
     monkeypatch.setattr(network.psutil, "net_connections", refused)
     assert "another program" in network.holder_of(1)
+
+
+class MappingRouter:
+    """Maps what it is asked to, and remembers it."""
+
+    def __init__(self) -> None:
+        self.mapped: list[int] = []
+        self.ended: list[int] = []
+
+    def find(self) -> str:
+        return "8.8.4.4"
+
+    def map(self, port: int, lease_s: int) -> int:
+        self.mapped.append(port)
+        return port
+
+    def unmap(self, port: int) -> None:
+        self.ended.append(port)
+
+
+def test_the_mapping_of_a_node_that_runs_is_left_alone(subject):
+    """A router has one mapping a port: what the doctor maps and ends would be the node's."""
+    made = MappingRouter()
+    with network.bound("0.0.0.0", 0) as node:
+        taken = node.getsockname()[1]
+        there = replace(subject, network=replace(subject.network, listen=(f"/ip4/0.0.0.0/tcp/{taken}",)))
+        (found,) = trio.run(router.router, there, made)
+    assert found.level == "ok"
+    assert taken not in made.mapped + made.ended
+    (free,) = made.mapped
+    (found,) = trio.run(router.router, there, made)
+    assert made.mapped == made.ended == [free, taken], "once nobody has it, it is the one to try"
