@@ -196,7 +196,9 @@ async def _reachability(subject: Subject, transport: Transport) -> Finding:
     async def ask(peer: PeerId) -> None:
         try:
             with trio.move_on_after(DIAL_BACK_S):
-                sightings.append(await ask_to_dial_back(transport, peer, ports, DIAL_BACK_S))
+                found = await ask_to_dial_back(transport, peer, ports, DIAL_BACK_S)
+                if _is_of_ip(found):
+                    sightings.append(found)
         except GossipError:
             return  # an older version, or one that is asked too often
 
@@ -220,6 +222,11 @@ def _ports(subject: Subject, transport: Transport) -> tuple[int, ...]:
         wanted = {host_and_port(address)[1] for address in network.listens_on}
         found = sorted(there if 0 in wanted else there & wanted)
     return tuple(dict.fromkeys(found))[:MAX_PORTS]
+
+
+def _is_of_ip(sighting: Sighting) -> bool:
+    """Return whether all addresses have a host. Those of the memory transport have none, and any peer may claim one."""
+    return all(address.startswith(("/ip4/", "/ip6/")) for address in sighting.tried)
 
 
 def _verdict(sightings: Sequence[Sighting], *, fixed: bool) -> Finding:

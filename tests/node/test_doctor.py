@@ -16,6 +16,7 @@ import trio
 from gossip.core.api import RunInfo
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, RunId
+from gossip.reachability.dialback import encode_sighting, parse_sighting
 from gossip.transport.spool.spool_folder import SpoolFolder, SpoolRelay
 from node.cli.app import main
 from node.config.budget_section import BudgetConfig
@@ -317,3 +318,17 @@ def test_the_mapping_of_a_node_that_runs_is_left_alone(subject):
     (free,) = made.mapped
     (found,) = trio.run(router.router, there, made)
     assert made.mapped == made.ended == [free, taken], "once nobody has it, it is the one to try"
+
+
+def test_a_peer_that_claims_an_address_without_a_host_ends_nothing(subject, monkeypatch):
+    async def lies(*_):
+        return parse_sighting(encode_sighting({"/memory/4001": True}), (4001,))
+
+    class OnePeer:
+        peers = (RELAY,)
+        addresses = ("/ip4/127.0.0.1/tcp/4001",)
+
+    monkeypatch.setattr(peer_checks, "ask_to_dial_back", lies)
+    there = replace(subject, network=replace(subject.network, listen=("/ip4/127.0.0.1/tcp/4001",)))
+    found = trio.run(peer_checks._reachability, there, OnePeer())
+    assert (found.level, found.seen) == ("unknown", "no peer could be asked to dial back")
