@@ -27,7 +27,7 @@ DARKEST = 0.15
 """Lost: half as much again as what counts as fallen."""
 WIDTH_INCHES, LINE_INCHES, HEAD_LINES = 11.0, 0.22, 5
 """Of a picture: its width, and the height of a table's lines, some of which its title and the attacks' names take."""
-STYLES = {"holds": "green", "hurt": "yellow", "falls": "bold red"}
+STYLES = {"holds": "green", "hurt": "yellow", "falls": "bold red", "unjudged": ""}
 IN_A_TABLE = ("train.seed", "sync.aggregator", "attack.name", "byzantine")
 """Settings that differ within one table."""
 IN_A_TITLE = ("task.name", "task.partition", "task.alpha", "nodes", "graph", "degree", "sync.f")
@@ -76,6 +76,8 @@ class Robust:
             "*: fewer members than the promise for f needs",
             *left_out(self.study.refused),
         ]
+        if any(table.reference() is None for _, table in found):
+            notes.insert(1, f"without a clean run nothing is judged: add {NO_ATTACK} to --attack")
         return [_summary(title, table, notes) for title, table in found]
 
     def draw(self, rows: Sequence[Row], figure: "Figure") -> None:
@@ -138,13 +140,15 @@ def _lost(value: float | None, reference: float | None, *, higher_is_better: boo
     if value is None:
         return math.inf
     if reference is None:
-        return 0.0
+        return math.nan
     return reference - value if higher_is_better else value / reference - 1
 
 
 def verdict(value: float | None, reference: float | None, *, higher_is_better: bool) -> str:
-    """Return `holds`, `hurt` or `falls`. A run that diverged fell; without a reference no value is judged."""
+    """Return `holds`, `hurt` or `falls`. A run that diverged fell; without a reference a value is `unjudged`."""
     lost = _lost(value, reference, higher_is_better=higher_is_better)
+    if math.isnan(lost):
+        return "unjudged"
     return "holds" if lost <= HOLDS else "falls" if lost > FALLS else "hurt"
 
 
@@ -194,4 +198,4 @@ def _line(name: str, table: _Grid, reference: float | None) -> dict[str, object]
         promised = min(values(cell, "robust_share"), default=1.0) >= 1.0
         shown = table.shown(name, attack)
         line[attack] = Text(shown if promised else f"{shown}*", style=STYLES[judged])
-    return {**line, "falls to": ", ".join(fell) or "nothing"}
+    return {**line, "falls to": ", ".join(fell) or (None if reference is None else "nothing")}

@@ -161,6 +161,15 @@ def test_robust_as_a_table(capsys):
 
 
 @pytest.mark.slow
+def test_without_a_clean_run_nobody_holds(capsys):
+    words = ("robust", *TINY, "--degree", "2", "--aggregator", "mean", "--attack", "sign_flip", "--byzantine", "1")
+    code, said, _ = run(capsys, *words)
+    assert code == 0
+    assert "falls to" in said
+    assert not any(line.strip().endswith("nothing") for line in said.splitlines())
+    assert "without a clean run nothing is judged" in said
+
+
 @pytest.mark.parametrize("name", thorough_but({"robust"}, ["codecs", "aggregators", "strategies", "robust"]))
 def test_pictures_are_whole(capsys, tmp_path, name):
     pytest.importorskip("matplotlib")
