@@ -16,11 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from gossip.core.atomic_file import write_atomic
 from gossip.core.identity import Identity, verify
 from node.bench.base import Column, Row, Summary, within
 from node.bench.blob import Blob
@@ -46,6 +48,8 @@ from p2ptrain.training import Trainer
 from p2ptrain.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
+    from multiprocessing.queues import SimpleQueue
+
     from matplotlib.figure import Figure
 
 CODECS: Final = ("none", "fp16", "int8", "int4", "q2", "rotated+q2", "sign1", "topk", "lossless+topk")
@@ -60,6 +64,8 @@ SIGNATURES: Final = 200
 BLOB_MIB: Final = 8
 STARTING_S: Final = 300.0
 """For processes to import torch and build a model, on a busy machine."""
+LOOKING_S: Final = 0.05
+"""Between two looks at processes that say nothing yet."""
 TENTH: Final = 0.1
 EVALUATIONS: Final = 3
 CALL_VALUES: Final = 1024
@@ -111,6 +117,8 @@ class Calibrate:
             shape_of_byte_lm(self.size)
         if self.out is not None and not self.out.absolute().parent.is_dir():
             raise ValueError(f"--out: there is no folder {self.out.absolute().parent}: make it first")
+        if self.out is not None and self.out.exists() and not self.out.is_file():
+            raise ValueError(f"--out: {self.out} is there, and is no file")
 
     @property
     def task_options(self) -> dict[str, str]:
@@ -134,7 +142,7 @@ class Calibrate:
             found = min(tries, key=lambda each: each.off).calibration
         text = found.to_json()
         try:
-            self.out.write_text(text, encoding="utf-8")
+            write_atomic(self.out, text.encode())
         except OSError as error:
             sys.stdout.write(text)  # minutes of measuring
             raise RunError(f"cannot write {self.out}: {error.strerror}", "what was measured stands above") from error
@@ -288,8 +296,7 @@ def timed_steps(asked: Calibrate) -> tuple[list[Spent], list[Spent]]:
         child.start()
     found: list[Spent] = []
     evaluations: list[Spent] = []
-    for _ in children:
-        steps, evaluated = json.loads(told.get())
+    for steps, evaluated in _answers(children, told):
         found += [Spent(*each) for each in steps]
         evaluations += [Spent(*each) for each in evaluated]
     for child in children:
@@ -299,6 +306,22 @@ def timed_steps(asked: Calibrate) -> tuple[list[Spent], list[Spent]]:
             f"no step of {task_words(asked.task_options)} ended in {asked.seconds} s: give it more seconds"
         )
     return found, evaluations
+
+
+def _answers(children: Sequence[BaseProcess], told: "SimpleQueue[str]") -> Iterator[tuple[list[Any], list[Any]]]:
+    """Yield what each child says. RunError as soon as one has ended otherwise than well: one that is killed says
+    nothing, and the others wait for it."""
+    for _ in children:
+        while told.empty():
+            failed = next((child.exitcode for child in children if child.exitcode), None)
+            if failed is not None:
+                for child in children:
+                    child.terminate()
+                raise RunError(
+                    f"a trainer's process ended with {failed}", "what it said is above; or memory was short: try fewer"
+                )
+            time.sleep(LOOKING_S)
+        yield json.loads(told.get())
 
 
 def _child(asked: Calibrate, index: int, barrier: object, told: object) -> None:

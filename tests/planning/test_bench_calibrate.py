@@ -1,12 +1,16 @@
 """`p2ptrain bench calibrate`, and what a plan makes of it."""
 
+import errno
 import json
+import os
 from dataclasses import replace
+from queue import SimpleQueue
 
 import pytest
 from plan_requests import request
 from test_fitted_swarm import ROUNDS
 
+from node.bench import calibrate
 from node.bench.calibrate import CODECS, Calibrate
 from node.bench.pilot_swarm import PilotSwarm
 from node.cli import main
@@ -14,6 +18,7 @@ from node.planning.calibration import MachineCalibration, SwarmRounds, read_cali
 from node.planning.fitted_swarm import simulated_rounds
 from node.planning.forecast import forecast
 from node.planning.model_shape import shape_of_byte_lm
+from node.system.errors import RunError
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +138,46 @@ def test_a_swarm_whose_steps_take_too_long_is_left_out_and_said(monkeypatch):
 def test_a_folder_that_there_is_not_is_told_before_anything_is_measured(capsys, tmp_path):
     assert main(["bench", "calibrate", "--out", str(tmp_path / "none" / "machine.json")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+def test_a_folder_in_place_of_a_file_is_told_before_anything_is_measured(capsys, tmp_path):
+    assert main(["bench", "calibrate", "--out", str(tmp_path)]) == 2
+    assert "is there, and is no file" in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_the_calibration_of_before(tmp_path, monkeypatch, capsys, measured):
+    """And what was measured for minutes is printed."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = tmp_path / "machine.json"
+    file.write_text("of before")
+    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(Calibrate, "_rows", lambda self: iter(()))
+    monkeypatch.setattr(Calibrate, "_parts", lambda self, rows: measured)
+    with pytest.raises(RunError, match="No space left"):
+        list(Calibrate(size="pico", out=file).run())
+    assert file.read_text() == "of before"
+    assert json.loads(capsys.readouterr().out)["p2ptrain_calibration"]
+
+
+def test_a_trainer_that_is_killed_ends_the_waiting_for_it():
+    class Child:
+        def __init__(self, exitcode: int | None) -> None:
+            self.exitcode, self.is_ended = exitcode, False
+
+        def terminate(self) -> None:
+            self.is_ended = True
+
+    children = [Child(None), Child(-9)]
+    told = SimpleQueue()
+    told.put(json.dumps([[[0.1, 0.1]], []]))
+    answers = calibrate._answers(children, told)
+    assert next(answers) == [[[0.1, 0.1]], []]
+    with pytest.raises(RunError, match="ended with -9"):
+        next(answers)
+    assert all(child.is_ended for child in children)
 
 
 def test_a_size_that_there_is_not_is_one_line(capsys):
