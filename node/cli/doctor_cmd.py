@@ -1,7 +1,6 @@
 """`p2ptrain doctor`: what is wrong with this machine and network for a node, and the fix."""
 
 import json as jsonlib
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,10 @@ if TYPE_CHECKING:
     from node.config.toml_source import Raw
     from node.doctor.finding import Finding, Measuring, Subject
     from node.swarm.accept_invite import Membership
+
+MOST = 1e9
+"""Watts, or a price: more than any machine takes and anybody pays, and small enough to be multiplied."""
+LONGEST_ROUND_S = 366 * 86_400.0
 
 _MARKS = {"ok": ("ok", "green"), "unknown": ("?", "cyan"), "warning": ("look", "yellow"), "problem": ("wrong", "red")}
 
@@ -108,7 +111,7 @@ def doctor(
     if json:
         contribution = None if found.contribution is None else found.contribution.as_dict()
         page = {"fit": fit, "findings": [it.as_dict() for it in findings], "contribution": contribution}
-        typer.echo(jsonlib.dumps(page))
+        typer.echo(jsonlib.dumps(page, allow_nan=False))
     else:
         _show(console, findings, fit=fit)
     return 0 if fit else EXIT_FAILED
@@ -121,14 +124,18 @@ def _measuring(
     from node.doctor.finding import Measuring
 
     for option, value, example in (("--watts", watts, "65"), ("--price-kwh", price_kwh, "0.3")):
-        if value is not None and not 0 < value < math.inf:
-            raise UsageError(f"{option}: a number above 0, not {value:g}", f"such as {option} {example}")
+        if value is not None and not 0 < value <= MOST:
+            raise UsageError(
+                f"{option}: a number above 0, not {value:g}", f"{MOST:g} at most, such as {option} {example}"
+            )
     if neighbours is not None and neighbours < 1:
         raise UsageError(f"--neighbours: 1 or more, not {neighbours}", "such as --neighbours 4")
     for_s = _seconds("--measure", measure)
     round_s = None if round_time is None else _seconds("--round-time", round_time)
     if round_s == 0:
         raise UsageError("--round-time: a round takes some time", "such as --round-time 30s")
+    if round_s is not None and round_s > LONGEST_ROUND_S:
+        raise UsageError("--round-time: no round takes longer than a year", "such as --round-time 30s")
     if not for_s:
         return None
     return Measuring(for_s=for_s, neighbours=neighbours, round_s=round_s, watts=watts, price_kwh=price_kwh)

@@ -370,6 +370,8 @@ def _of(config: Config, folder: Path) -> dict[str, Any]:
     ("words", "said"),
     [
         (["--watts", "-1"], "--watts: a number above 0, not -1"),
+        (["--price-kwh", "1e308"], "--price-kwh: a number above 0, not 1e+308; 1e+09 at most"),
+        (["--round-time", "1e303h"], "--round-time: no round takes longer than a year"),
         (["--price-kwh", "nan"], "--price-kwh: a number above 0, not nan"),
         (["--price-kwh", str(math.inf)], "--price-kwh: a number above 0, not inf"),
         (["--measure", "5"], "--measure: '5' is no time"),
