@@ -1,6 +1,8 @@
 """`p2ptrain bench` from the outside: tables, JSON lines, pictures, mistakes."""
 
+import errno
 import importlib.util
+import os
 import subprocess
 import sys
 import time
@@ -228,6 +230,26 @@ def test_a_mistake_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, ar
     assert err.count("\n") == 1
     assert said in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_place_of_a_picture_is_told_before_anything_is_measured(tmp_path):
+    (tmp_path / "x.png").mkdir()
+    with pytest.raises(UsageError, match="is there, and is no file"):
+        plot.check(tmp_path / "x.png")
+
+
+def test_a_full_disk_leaves_the_picture_of_before(monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    picture = tmp_path / "x.png"
+    picture.write_text("of before")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        plot.write(picture, lambda figure: None)
+    assert picture.read_text() == "of before"
 
 
 def test_without_matplotlib_it_says_so_before_anything_is_measured(monkeypatch, tmp_path):
