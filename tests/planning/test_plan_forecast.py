@@ -339,3 +339,12 @@ def test_money_and_energy_follow_time_and_bytes():
     hours = found.days * 24 * 8
     assert found.kwh == pytest.approx(hours * accelerator("rtx4090").watts / 1000)
     assert found.cost == pytest.approx(0.3 * found.kwh + 0.2 * hours + 0.05 * found.sent_gb)
+
+
+def test_what_all_send_and_what_a_crash_costs_follow_from_the_parts() -> None:
+    found = forecast(request(nodes=20, availability=0.5))
+    assert found.request.present == 10
+    assert found.sent_gb == pytest.approx(10 * found.rounds * found.sent_bytes / 1e9)
+    steps_s = found.request.config.train.inner_steps * found.step_s
+    models_s = 3 * 4 * found.request.shape.trained / found.request.link.down  # 2 f + 1 donors, in fp32
+    assert found.crash_s == pytest.approx(steps_s / 2 + models_s)
