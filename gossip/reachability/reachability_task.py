@@ -16,7 +16,7 @@ from gossip.context import Relayed, ServiceContext
 from gossip.core.digests import digest_of
 from gossip.core.errors import GossipError
 from gossip.core.ids import PeerId
-from gossip.reachability.dialback import Sighting, ports_in
+from gossip.reachability.dialback import OF_PEER_PER_S, Sighting, ports_in
 from gossip.reachability.dialback_task import ask_to_dial_back
 from gossip.reachability.reachability import ASK_PEERS
 from gossip.reachability.relay import RENEW_AGAIN_S, RENEW_SHARE
@@ -62,13 +62,18 @@ class ReachabilityTask:
         if addresses != self._addresses:
             self._addresses = addresses
             reach.forget()
-            self._asked_at.clear()
+            self._ask_anew()
         ports = ports_in(self._addresses)
         while ports and len(reach.asked(trio.current_time())) < ASK_PEERS:
             peer = self._next(self._asked_at, reach.asked(trio.current_time()))
             if peer is None:
                 return
             await self._ask(peer, ports)
+
+    def _ask_anew(self) -> None:
+        """Ask everybody again who would not be asked too often by it: interfaces may come and go."""
+        spared = trio.current_time() - 1 / OF_PEER_PER_S
+        self._asked_at = {peer: at for peer, at in self._asked_at.items() if at > spared}
 
     async def _ask(self, peer: PeerId, ports: Sequence[int]) -> None:
         context = self._context

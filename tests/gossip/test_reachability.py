@@ -1,6 +1,7 @@
 """Reachability is known only from peers that dialled: the rule by itself, and services over the in-memory network."""
 
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ import trio
 from gossip_swarm import CONFIG, RUN, identity, swarm, until
 
 from gossip.core.ids import RunId
-from gossip.reachability.dialback import Sighting
+from gossip.reachability.dialback import OF_PEER_PER_S, Sighting
 from gossip.reachability.reachability import REACH_HOLDS_S, ReachabilityTracker
 from gossip.reachability.reachability_task import ReachabilityTask
 
@@ -134,3 +135,23 @@ async def test_what_others_found_counts_no_more_when_our_addresses_have_changed(
     transport.addresses = ("/ip4/203.0.113.1/tcp/1",)
     await task._ask_some()
     assert reach.sightings(trio.current_time()) == ()
+
+
+async def test_interfaces_that_come_and_go_have_nobody_asked_too_often(autojump_clock, monkeypatch):
+    """Containers bring and take addresses of a machine: each change has the others dial us back, and who asks again and
+    again is charged for it."""
+    peer, reach, asked = identity(1).peer_id, ReachabilityTracker(), []
+    transport = SimpleNamespace(addresses=("/ip4/192.0.2.1/tcp/1",), peers=frozenset({peer}))
+    engine = SimpleNamespace(companions=frozenset({peer}), me=identity(2).peer_id)
+    task = ReachabilityTask(SimpleNamespace(reach=reach, transport=transport, engine=engine, mapped=[]))
+
+    async def ask(peer, ports):
+        asked.append(trio.current_time())
+
+    monkeypatch.setattr(task, "_ask", ask)
+    for number in range(2000):
+        transport.addresses = (f"/ip4/192.0.2.{number % 2}/tcp/1",)
+        await task._ask_some()
+        await trio.sleep(1)
+    assert len(asked) > 3
+    assert min(later - earlier for earlier, later in pairwise(asked)) >= 1 / OF_PEER_PER_S

@@ -38,7 +38,8 @@ from gossip.transport.libp2p.fault_guard import Faults, GuardedManager
 from gossip.transport.libp2p.host import BoundedSwarm, build_host
 from gossip.transport.libp2p.libp2p_errors import translated, unwrapped
 from gossip.transport.libp2p.libp2p_stream import Libp2pStream
-from gossip.transport.libp2p.multiaddrs import dialable, parse_dial, parse_listen, parse_peer
+from gossip.transport.libp2p.multiaddrs import parse_dial, parse_listen, parse_peer
+from gossip.transport.libp2p.own_addresses import OwnAddresses
 from gossip.transport.libp2p.pubsub import MAX_MESSAGE_BYTES, GuardedPubsub
 from gossip.transport.libp2p.tcp import host_and_port
 from gossip.transport.libp2p.unread_bytes import watch_unread
@@ -125,7 +126,7 @@ class Libp2pTransport:
         self._swarm: BoundedSwarm = self._host.get_network()
         self._peer_id = PeerId(str(self._host.get_id()))
         self._dialling: dict[PeerId, trio.Lock] = {}
-        self._addresses: tuple[str, ...] = ()
+        self._addresses: OwnAddresses | None = None
         self._handlers: TransportHandlers | None = None
         self._channels = Channels(
             me=self._peer_id,
@@ -161,8 +162,10 @@ class Libp2pTransport:
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Multiaddrs with `/p2p/<peer id>`; known once `run` has started."""
-        return self._addresses
+        """Multiaddrs with `/p2p/<peer id>`, as the interfaces are now; known once `run` has started."""
+        if self._config.announce:
+            return tuple(f"{address.partition('/p2p/')[0]}/p2p/{self._peer_id}" for address in self._config.announce)
+        return () if self._addresses is None else self._addresses.current()
 
     @property
     def peers(self) -> frozenset[PeerId]:
@@ -362,13 +365,8 @@ class Libp2pTransport:
         await self._pubsub.wait_until_ready()
         await self._swarm.listen(*map(parse_listen, self._config.listen))
         self._host.fix_addrs()
-        self._addresses = self._handed_out()
+        self._addresses = OwnAddresses(self._host.get_transport_addrs(), self._peer_id, trio.current_time)
         await self._pubsub.join()
-
-    def _handed_out(self) -> tuple[str, ...]:
-        if self._config.announce:
-            return tuple(f"{address.partition('/p2p/')[0]}/p2p/{self._peer_id}" for address in self._config.announce)
-        return dialable(self._host.get_transport_addrs(), self._peer_id)
 
     async def _shut_down(self, services: trio.CancelScope) -> None:
         assert self._pubsub is not None
