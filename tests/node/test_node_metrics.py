@@ -1,11 +1,13 @@
 """Metrics are what Prometheus reads: so they are read back here with Prometheus' own parser."""
 
 import math
+from collections import Counter
 from types import SimpleNamespace
 from typing import cast, get_args, get_type_hints
 
 import pytest
 import trio
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from swarm_story import PEER, node_events, round_event
 from typed_events import said, typed
@@ -14,8 +16,9 @@ from gossip.core.api import RoundView
 from gossip.core.errors import Reason
 from node.config.schema import from_raw
 from node.events.journal import Journal
+from node.metrics.declared import DECLARED
 from node.metrics.node_metrics import PRIVATE_LOSS, Metrics
-from node.metrics.peer_metrics import MAX_PAIRS, MAX_PEERS
+from node.metrics.peer_metrics import LABEL_S, MAX_PAIRS, MAX_PEERS, PeerMetrics
 from node.roles.trainer import metrics_of
 from node.training.round_report import told_loss
 from p2ptrain.training.base import Learner
@@ -167,6 +170,37 @@ def test_refusals_are_counted_by_peer_and_peers_are_capped():
     by_peer = {dict(labels)["peer"]: value for (name, labels), value in seen.items() if name == "peer_rejected_total"}
     assert len(by_peer) == MAX_PEERS + 1
     assert by_peer["other"] == 10
+
+
+def test_a_label_goes_from_who_is_long_gone_to_who_is_here():
+    now = [0.0]
+    peers = PeerMetrics(DECLARED, lambda: now[0])
+    registry = CollectorRegistry()
+    registry.register(peers)
+
+    def counted(name: str) -> Counter[str]:
+        by_peer: Counter[str] = Counter()
+        for family in registry.collect():
+            for sample in family.samples:
+                if sample.name == f"p2ptrain_{name}_total":
+                    by_peer[sample.labels["peer"]] += sample.value
+        return by_peer
+
+    peers.clipped(["old-0", "old-0", "old-1"])
+    for number in range(MAX_PEERS):
+        peers.rejected(f"old-{number}", "forged")
+    now[0] = LABEL_S / 2
+    peers.rejected("old-1", "stale")
+    peers.rejected("new", "forged")
+    assert counted("peer_rejected")["other"] == 1, "no place for it yet"
+    now[0] = LABEL_S
+    for _ in range(3):
+        peers.rejected("new", "forged")
+    assert counted("peer_rejected")["new"] == 3
+    assert counted("peer_rejected")["other"] == 2, "what had no place, and what is gone"
+    assert counted("peer_clipped") == {"old-1": 1, "other": 2}
+    assert "old-0" not in counted("peer_rejected")
+    assert counted("peer_rejected").total() == MAX_PEERS + 5, "none is lost"
 
 
 def test_peers_that_are_refused_for_everything_do_not_make_the_scrape_large():
