@@ -596,7 +596,8 @@ METRICS: Final[tuple[Metric, ...]] = (
         help="Updates refused, as events tell of them: of a flood a part.",
         page=(
             "refusals by peer, thinned out like the events (16, then 32, 64, ...); 64 peers by name, 256 pairs "
-            "of a peer and a reason, then `other`"
+            "of a peer and a reason, then `other`. Who was not refused for a day gives its name's place to the next, "
+            "and its count to `other`"
         ),
         sources=(ByPeer(Rejected, lambda peers, it: peers.rejected(it.peer, it.reason or "")),),
         panel="Robustness and trust / Refused since the start, by peer (the first ten)",
@@ -608,8 +609,9 @@ METRICS: Final[tuple[Metric, ...]] = (
         help="Rounds in which the aggregator did not follow a member in full.",
         page=(
             "rounds in which the aggregator did not follow this member in full: `centered_clipping` (as of its "
-            "last step), `clipped_gossip` and the other rules for gossip; 64 peers by name, then `other`. "
-            "Stages in front of a rule (`clipping+...`) and `sparse_loco`'s own clipping are not in it"
+            "last step), `clipped_gossip` and the other rules for gossip; 64 peers by name, then `other` (a place "
+            "is free again after a day). Stages in front of a rule (`clipping+...`) and `sparse_loco`'s own clipping "
+            "are not in it"
         ),
         wrong=(
             "one peer far above the rest: it is broken, lies, or has other data. About every other round for "

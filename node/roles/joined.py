@@ -31,13 +31,14 @@ import trio
 from gossip.core.atomic_file import write_pieces_atomic
 from node.config.schema import Config
 from node.events.event_types import Event, Failed, RoundTrained, WarningEvent
-from node.events.lines import LastingConsole, LineSink
+from node.events.lines import LastingConsole, LineSink, left_out
 from node.events.log import EventLog, opened
 from node.privacy.budget import PrivacyBudget
 from node.roles.assembly import UserLearner
 from node.roles.privacy_check import private_training
 from node.roles.trainer import main
 from node.system import run_dir as folders
+from node.system.aside import Aside
 from node.system.errors import P2PTrainError, RunError, UsageError, told_to_a_program, translate
 from node.system.forks import ForkGuard
 from node.training.checkpoint import Checkpoint
@@ -164,7 +165,8 @@ class JoinedNode:
             log = stack.enter_context(opened(self.settings.node_dir, self.settings.settle, secrets))
             self._locks = stack.pop_all()
         if not self.settings.quiet:
-            log.add_sink(_Spoken(LineSink(LastingConsole(file=sys.stderr, force_jupyter=False))))
+            spoken = _Spoken(LineSink(LastingConsole(file=sys.stderr, force_jupyter=False)))
+            log.add_sink(self._locks.enter_context(Aside(spoken, left_out)))
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, args=(log,), name="p2ptrain", daemon=True)
         self._thread.start()

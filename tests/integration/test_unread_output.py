@@ -1,11 +1,13 @@
-"""`p2ptrain node` and `up` whose pipe nobody reads on, as with a stopped terminal: they train, and end on Ctrl-C."""
+"""`p2ptrain node`, `up` and `join` whose pipe nobody reads on, as with a stopped terminal: they train, and end."""
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,48 @@ SETTINGS = (
     "network.mdns=false",
     "node.metrics_port=-1",
 )
+
+
+LOOP = """
+import sys, torch, p2ptrain
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with p2ptrain.join(model, optimizer, run_dir=sys.argv[1], rounds=20, inner_steps=2, settings={
+    "network.listen": ["/ip4/127.0.0.1/tcp/0"], "network.mdns": False, "node.metrics_port": -1,
+}) as swarm:
+    for _ in range(40):
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+print("trained", flush=True)
+"""
+
+
+@pytest.mark.paired
+@pytest.mark.thorough
+def test_a_loop_is_not_held_up_by_lines_of_its_node_that_nobody_reads(tmp_path: Path) -> None:
+    """The pipe is full before the node tells anything. Only Python's own end waits for a reader of stderr."""
+    read, write = os.pipe()
+    with suppress(BlockingIOError):
+        os.set_blocking(write, False)
+        while True:
+            os.write(write, b"x" * 512)
+    os.set_blocking(write, True)
+    command = [sys.executable, "-c", LOOP, str(tmp_path / "run")]
+    with (
+        os.fdopen(read, "rb") as reader,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=write, text=True) as process,
+    ):
+        os.close(write)
+        try:
+            assert process.stdout is not None
+            selectable, *_ = select.select([process.stdout.fileno()], [], [], 120)
+            assert selectable, "it stands still"
+            assert process.stdout.readline() == "trained\n"
+            reader.read()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.paired
