@@ -115,6 +115,8 @@ class Supervisor:
         self._listener = listener
         self._command = command or node_command
         self._interrupted = False
+        self._untold = False
+        """Whether the newest addresses could not be written."""
 
     async def run(self, *, stop_grace_s: float = STOP_GRACE_S) -> Outcome:
         """Start all, and return when the last one has ended. SIGINT and SIGTERM end them early: each ends its step,
@@ -129,11 +131,11 @@ class Supervisor:
                 nursery.start_soon(self._watch_heartbeats, name="heartbeats")
                 async with trio.open_nursery() as nodes:
                     for node in self.nodes:
-                        nodes.start_soon(self._run_node, node, name=node.plan.name)
+                        nodes.start_soon(self._run_node, node, stop_grace_s, name=node.plan.name)
                 nursery.cancel_scope.cancel()
         return Outcome(nodes=self.nodes, interrupted=self._interrupted, seconds=trio.current_time() - began)
 
-    async def _run_node(self, node: NodeProcess) -> None:
+    async def _run_node(self, node: NodeProcess, grace_s: float) -> None:
         process = node.process = await self._start(node)
         if self._interrupted:  # while it was being started
             process.send_signal(signal.SIGINT)
@@ -145,6 +147,8 @@ class Supervisor:
                     listening.cancel_scope.deadline = trio.current_time() + LAST_LINES_S
         finally:
             with trio.CancelScope(shield=True):
+                if not node.patience.cancelled_caught:  # what goes wrong here is not worth its checkpoint
+                    await _stop(process, max(grace_s, self._needed_to_stop_s()))
                 await _end(process)
         self._ended(node, process.returncode)
 
@@ -181,15 +185,25 @@ class Supervisor:
             return
         node.progress.observe(event)
         if isinstance(event, Started):
-            self._introduce()
+            self._introduce(node.plan.name)
         if isinstance(event, Finished):
             node.patience.deadline = trio.current_time() + node.plan.config.node.linger_s + LEAVE_GRACE_S
         self._listener(node.plan.name, event)
 
-    def _introduce(self) -> None:
-        """Write anew what the nodes (and Prometheus) read to find the nodes known so far."""
-        write_peers(self._plan.peers_file, [address for node in self.nodes for address in node.progress.addresses])
-        self._write_targets()
+    def _introduce(self, name: str) -> None:
+        """Write anew what the nodes (and Prometheus) read to find the nodes known so far. What a full disk does not
+        take is tried again: nodes that train are worth more."""
+        before = self._untold
+        try:
+            write_peers(self._plan.peers_file, [address for node in self.nodes for address in node.progress.addresses])
+            self._write_targets()
+        except RunError as error:
+            self._untold = True
+            if not before:
+                message = f"the other nodes do not learn of this one yet: {error.message}"
+                self._listener(name, WarningEvent(ts=time.time(), message=message))
+        else:
+            self._untold = False
 
     def _write_targets(self) -> None:
         """Nodes that have finished are not there to be scraped: Prometheus would call them down."""
@@ -205,6 +219,8 @@ class Supervisor:
         """Tell of a node whose process lives and gives no heartbeat, and when it does again. Until cancelled."""
         while True:
             await trio.sleep(HEARTBEAT_S)
+            if self._untold:
+                self._introduce(self.nodes[0].plan.name)
             for node in self.nodes:
                 if node.running and node.progress.started_at is not None:
                     self._look_at(node)
@@ -274,6 +290,14 @@ def node_command(plan: Plan, node: NodePlan) -> list[str]:
 def write_peers(path: Path, addresses: Sequence[str]) -> None:
     """Write the peers file, whole or not at all: nodes read it while it changes."""
     write_atomic(path, "".join(f"{address}\n" for address in addresses).encode())
+
+
+async def _stop(process: trio.Process, grace_s: float) -> None:
+    """Stop a process as Ctrl-C would, where it is still there, and wait for it for `grace_s` seconds."""
+    if process.returncode is None:
+        process.send_signal(signal.SIGINT)
+        with trio.move_on_after(grace_s):
+            await process.wait()
 
 
 async def _end(process: trio.Process) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from node.config.schema import load
 from node.events.event_types import Event
 from node.system.errors import RunError, describe_code
 from node.system.signals import ONE_WISH_S
+from node.up import supervisor
 from node.up.plan import NodePlan, Plan, make_plan
 from node.up.supervisor import Outcome, Supervisor, node_command
 from node.up.view import JsonView
@@ -79,6 +81,47 @@ async def test_a_death_is_noticed_although_a_process_of_the_node_lives_on(tmp_pa
     assert swarm.events("died")["node-0"].why == "killed by SIGKILL"
     assert [node.progress.state for node in outcome.nodes] == ["dead", "finished"]
     assert outcome.seconds < 10
+
+
+async def test_what_goes_wrong_beside_the_nodes_costs_them_no_checkpoint(tmp_path):
+    swarm = Swarm(tmp_path, "saves_long", "saves_long")
+
+    def broken(name: str, event: Event) -> None:
+        swarm.heard.append((name, event))
+        if len(swarm.events("started")) == 2:
+            raise ValueError("a fault of the view's")
+
+    swarm.supervisor._listener = broken
+    with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="of the view's"), flatten_subgroups=True):
+        await swarm.run()
+    codes = [node.process.returncode for node in swarm.supervisor.nodes if node.process is not None]
+    assert codes == [130, 130], "stopped as by Ctrl-C, and not killed"
+
+
+async def test_a_disk_that_takes_no_addresses_for_a_while_ends_no_node(tmp_path, monkeypatch):
+    full = [True]
+    write = supervisor.write_peers
+
+    def write_peers(path: Path, addresses: Sequence[str]) -> None:
+        if addresses and full[0]:
+            raise RunError(f"cannot write {path}: No space left on device")
+        write(path, addresses)
+
+    monkeypatch.setattr(supervisor, "write_peers", write_peers)
+    monkeypatch.setattr(supervisor, "HEARTBEAT_S", 0.2)
+    swarm = Swarm(tmp_path, "meets", "meets")
+
+    def hear(name: str, event: Event) -> None:
+        swarm.heard.append((name, event))
+        full[0] = len(swarm.events("started")) < 2
+
+    swarm.supervisor._listener = hear
+    outcome = await swarm.run()
+    assert [node.code for node in outcome.nodes] == [0, 0]
+    warnings = [event.message for _, event in swarm.heard if event.name == "warning"]
+    assert [message for message in warnings if "No space left" in message] == [
+        f"the other nodes do not learn of this one yet: cannot write {swarm.plan.peers_file}: No space left on device"
+    ]
 
 
 async def test_a_node_whose_folder_was_removed_takes_no_other_along(tmp_path):
