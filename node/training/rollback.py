@@ -8,8 +8,8 @@ It goes back when more than f and more than half of its neighbours have trained 
 count in full once they have served (gossip/updates/probation.py). It takes their model as a newcomer does, and does so
 only where no round of the run was ever held against f liars. So it trusts the others no more than it would have at its
 start, and no crowd of new keys takes a member out of a swarm that stands. What such a crowd could do is to have a node
-that was always alone lose what it trained alone: so that is kept beside the checkpoints. It does so once in a life: a
-node that is ahead again is faster than all others, and would only lose its steps each time.
+that was always alone lose what it trained alone: so that is kept beside the checkpoints. Neighbours that are slower are
+no reason, and it does so once in a life: a node that is faster than all others would only lose its steps.
 """
 
 import trio
@@ -45,7 +45,7 @@ def _are_behind(node: Node) -> bool:
     A vote upwards, as of `swarm_round`, would be no evidence: one liar that says a low round lowers it."""
     neighbours, oldest = node.service.neighbours(), node.state.round - node.config.network.max_staleness
     behind = {peer: it.round for peer, it in neighbours.items() if it.gives and it.round < oldest}
-    over = node.state.lead.over(behind, trio.current_time())
+    over = node.state.lead.over(behind, mine=node.state.round, now=trio.current_time())
     seated = node.service.seated(neighbours)
     return len(over.intersection(seated)) > max(node.config.sync.f, len(seated) // 2)
 
