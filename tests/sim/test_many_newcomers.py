@@ -113,6 +113,24 @@ async def test_a_member_of_a_swarm_that_stood_goes_back_for_nobody(
 
 
 @pytest.mark.thorough
+async def test_a_fast_member_of_a_swarm_without_liars_does_not_go_back_to_the_slow(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Under a plain mean no round withstands liars, however long they are together."""
+    settings = {**SETTINGS, "sync": {"f": 1, "aggregator": "mean"}}
+    with trio.fail_after(600):
+        async with swarm(tmp_path) as members:
+            fast = await members.start("fast", wait_for=2, step_seconds=STEP_SECONDS / 4, **settings)
+            slow = [await members.start(name, wait_for=2, **settings) for name in ("b", "c")]
+            await trio.sleep(4 * AHEAD_S)
+            assert not fast.told("joined")
+            assert not fast.node.service.outvoted_liars
+            assert fast.node.state.round - slow[0].node.state.round > fast.node.config.network.max_staleness
+            for it in (fast, *slow):
+                it.stop.set()
+
+
+@pytest.mark.thorough
 async def test_of_many_newcomers_those_beside_several_members_join_and_the_rest_follow(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
