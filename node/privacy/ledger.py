@@ -3,6 +3,11 @@
     mechanism, noise, rate, count    the releases that an entry covers (p2ptrain/privacy/base.py)
 
 It is a file of its own, for a checkpoint goes back and this must not; each checkpoint names the entry that it has seen.
+The sum of its first entries has in the file (chained_log.py)
+
+    releases     mechanism, noise, rate and count of all that differ in the first three
+    costliest    the fields of the entry that spends most
+
 A line that was cut is charged as the costliest entry that the file has, or as what is asked for next if that costs
 more.
 """
@@ -17,6 +22,9 @@ from typing import Any, Final
 from node.privacy.chained_log import ChainContents, ChainedLog, Fields, LedgerMark, What, read_lines
 from p2ptrain.privacy.accounting import epsilon_of
 from p2ptrain.privacy.base import Release
+
+MOST_COMPARED: Final = 1024
+"""Entries that differ which are known to be no costlier; then they are compared anew, at two milliseconds each."""
 
 COMPARED_AT: Final = 1e-5
 """Delta at which two entries are compared by what they cost."""
@@ -45,17 +53,28 @@ class LedgerContents(ChainContents):
 
     def take(self, fields: Fields) -> None:
         """Count an entry's releases."""
-        release = Release(
-            mechanism=str(fields["mechanism"]),
-            noise=float(fields["noise"]),
-            rate=float(fields["rate"]),
-            count=int(fields["count"]),
-        )
+        release = _release(fields)
         key = (release.mechanism, release.noise, release.rate)
         if release not in self._compared:  # a run has few that differ
             self.costliest = _costlier(self.costliest, release)
+            if len(self._compared) >= MOST_COMPARED:
+                self._compared.clear()
             self._compared.add(release)
         self.releases[key] = self.releases.get(key, 0) + release.count
+
+    def total(self) -> dict[str, Any]:
+        """Return how many of each, and the costliest entry."""
+        return {
+            "releases": [[*key, count] for key, count in self.releases.items()],
+            "costliest": None if self.costliest is None else _fields(self.costliest),
+        }
+
+    def take_total(self, fields: Fields) -> None:
+        """Begin with what `total` returned."""
+        costliest = fields["costliest"]
+        self.costliest = None if costliest is None else _release(costliest)
+        for mechanism, noise, rate, count in fields["releases"]:
+            self.releases[str(mechanism), float(noise), float(rate)] = int(count)
 
 
 class PrivacyLedger:
@@ -91,9 +110,18 @@ class PrivacyLedger:
 
 def read_ledger(path: Path) -> LedgerContents:
     """Return what a ledger holds; nothing where there is none. Raises RunError where it is damaged."""
-    with suppress(FileNotFoundError):
-        return read_lines(path.read_bytes(), path, LedgerContents())
+    with suppress(FileNotFoundError), path.open("rb") as lines:
+        return read_lines(lines, path, LedgerContents())
     return LedgerContents()
+
+
+def _release(fields: Fields) -> Release:
+    return Release(
+        mechanism=str(fields["mechanism"]),
+        noise=float(fields["noise"]),
+        rate=float(fields["rate"]),
+        count=int(fields["count"]),
+    )
 
 
 def _fields(release: Release) -> dict[str, Any]:
