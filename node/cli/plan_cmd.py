@@ -12,7 +12,6 @@ from node.cli import options
 from node.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from node.cli.plan_liars import Withstands
     from node.config.schema import Config
     from node.planning.advice import PlanAdvice
     from node.planning.calibration import MachineCalibration
@@ -96,7 +95,7 @@ def plan(
     What is not given of --strategy, --compressor, --inner-steps and --degree is recommended. Losses are ratios, from
     this project's own small models; what lies far beyond them is marked.
     """
-    from node.cli import plan_files, plan_liars
+    from node.cli import plan_asked, plan_files, plan_liars
     from node.config.sections import merged
     from node.planning import quantities
     from node.planning.forecast import Prices
@@ -121,9 +120,16 @@ def plan(
     plan_files.check_apart(write, scenario, [*read, *([] if hf_config is None else [hf_config / "config.json"])])
     shape, length, task = _model(params, hf_config, size, trained, seq)
     measured = _calibration(calibration)
+    given = merged(config or (), set_ or ())
+    of_sync = given.get("sync")
+    of_sync = of_sync if isinstance(of_sync, dict) else {}  # what is none is refused with the other settings
+    settings, asked = plan_asked.asked_for(
+        of_sync, strategy=strategy, compressor=compressor, inner_steps=inner_steps, degree=degree
+    )
+    members = {key: getattr(asked, key) for key in plan_asked.MEMBERS}
     request = _request(
         shape,
-        _settings(task, config, set_, batch=batch, degree=degree, overlap=overlap),
+        _settings(task, config, set_, members, batch=batch, degree=degree, overlap=overlap),
         measured,
         length=length,
         nodes=nodes,
@@ -135,9 +141,8 @@ def plan(
         host_bytes=None if host_memory is None else _read("--host-memory", quantities.bytes_in, host_memory),
         prices=Prices(kwh=price_kwh, gpu_hour=price_gpu_hour, gb_sent=price_gb),
     )
-    asked = {"strategy": strategy, "compressor": compressor, "inner_steps": inner_steps, "degree": degree}
-    given = merged(config or (), set_ or ())
-    found, advice = _found(request, asked, plan_liars.withstands(liars, request.config, given.get("sync", {}), nodes))
+    withstands = plan_liars.withstands(liars, request.config, of_sync, nodes)
+    found, advice = plan_asked.found(request, settings, asked, withstands)
     _check_finite(found)
     has_task = task is not None or "task" in given
     if write is not None:
@@ -194,6 +199,7 @@ def _settings(
     task: dict[str, Any] | None,
     files: list[Path] | None,
     sets: list[str] | None,
+    members: dict[str, str | None],
     *,
     batch: int | None,
     degree: int | None,
@@ -207,6 +213,7 @@ def _settings(
         ("train", "batch_size", batch),
         ("network", "degree", degree),
         ("node", "overlap", None if overlap else False),
+        *(("sync", key, name) for key, name in members.items()),
     ):
         if value is not None:
             given.setdefault(section, {})[key] = value
@@ -228,43 +235,6 @@ def _request(
         tokens=TOKENS_A_PARAMETER * shape.parameters if tokens is None else tokens,
         **given,
     )
-
-
-def _found(
-    request: "PlanRequest", asked: dict[str, Any], withstands: "Withstands"
-) -> "tuple[RunForecast, PlanAdvice | None]":
-    """What is asked for, what is not asked being recommended; and what would be recommended."""
-    from node.cli.plan_liars import withstanding
-    from node.planning.advice import advise, best_inner_steps, runnable
-    from node.planning.forecast import forecast
-
-    try:
-        advice = advise(request, liars=withstands.liars, aggregator=withstands.aggregator)
-        if not any(asked.values()):
-            return runnable(advice.best), advice
-        for key in ("strategy", "compressor"):  # in this order: another strategy has a compressor of its own
-            if asked[key] is not None:
-                request = _with_member(request, key, asked[key])
-        request = withstanding(request, withstands, degree=asked["degree"])
-        if asked["inner_steps"] is None:
-            return runnable(best_inner_steps(request)), advice
-        return runnable(forecast(request.with_settings(train={"inner_steps": asked["inner_steps"]}))), advice
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def _with_member(request: "PlanRequest", key: str, name: str) -> "PlanRequest":
-    """The request with another strategy or compressor. UsageError that names the option, for one that cannot be."""
-    from node.planning.payload_sizes import check_plannable
-
-    try:
-        changed = request.with_settings(sync={key: name})
-        check_plannable(changed.config.sync)
-    except UsageError as error:
-        raise UsageError(f"--{key}: {error.message}", error.hint) from None
-    except ValueError as error:
-        raise UsageError(f"--{key}: {error}") from None
-    return changed
 
 
 def _at_least(option: str, value: float | None, least: int, example: str) -> None:
@@ -329,7 +299,7 @@ def _checked(option: str, make: Callable[[], T]) -> T:
         raise UsageError(f"{option}: {error}") from None
 
 
-def _show(found: "RunForecast", advice: "PlanAdvice | None", *, file: str, json: bool) -> None:
+def _show(found: "RunForecast", advice: "PlanAdvice", *, file: str, json: bool) -> None:
     from node.bench import output
     from node.cli import plan_text
     from node.events.lines import LastingConsole
@@ -339,7 +309,7 @@ def _show(found: "RunForecast", advice: "PlanAdvice | None", *, file: str, json:
     around = sensitivities(found.request)
     if json:
         document = plan_text.as_json(found)
-        document["recommended"] = None if advice is None else plan_text.as_json(advice.best)
+        document["recommended"] = plan_text.as_json(advice.best)
         document["sensitivity"] = [
             {
                 "what": each.what,

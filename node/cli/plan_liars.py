@@ -8,7 +8,7 @@ from node.system.errors import UsageError
 
 if TYPE_CHECKING:
     from node.config.schema import Config
-    from node.planning.forecast import PlanRequest
+    from p2ptrain.sync import SyncConfig
 
 USUAL: Final = 1
 """The default of `sync.f`."""
@@ -42,25 +42,22 @@ def withstands(asked: int | None, config: "Config", given: dict[str, Any], nodes
     return Withstands(liars=liars, aggregator=str(given.get("aggregator", "")), is_asked=asked is not None)
 
 
-def withstanding(request: "PlanRequest", asked: Withstands, *, degree: int | None) -> "PlanRequest":
-    """Return the request with an aggregator for its liars, where its strategy has one, and neighbours enough.
-    UsageError where the strategy, or --degree, does not give what --liars asks for."""
-    from node.planning.advice import WITHSTANDS_LIARS, degree_for, rule_for
+def check_withstands(asked: Withstands, sync: "SyncConfig", *, degree: int | None, nodes: int) -> None:
+    """Raise UsageError where a strategy, or --degree, does not give what --liars asks for."""
+    from node.planning.advice import WITHSTANDS_LIARS, degree_for
     from p2ptrain.sync import ALLREDUCE
 
-    sync, liars = request.config.sync, asked.liars
+    liars = asked.liars
     if sync.strategy not in WITHSTANDS_LIARS and not asked.is_asked:
-        return request
+        return
     if liars and sync.spec().averager == ALLREDUCE:
         raise UsageError(
             f"--liars: under {sync.strategy} members who average parts are believed",
             f"give --liars 0, or --strategy {' or '.join(WITHSTANDS_LIARS)}",
         )
-    least = degree_for(liars, request.nodes)
+    least = degree_for(liars, nodes)
     if degree is not None and degree < least:
         raise UsageError(
             f"--degree: among {text.plural(degree, 'neighbour')} {text.plural(liars, 'liar')} cannot be outvoted",
             f"give --degree {least} or more, or --liars {degree // 2}",
         )
-    request = request.with_settings(sync=rule_for(liars, asked.aggregator))
-    return request.with_settings(network={"degree": max(request.config.network.degree, least)})

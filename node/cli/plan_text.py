@@ -84,11 +84,9 @@ def as_json(found: "RunForecast") -> dict[str, Any]:
     }
 
 
-def tables(found: "RunForecast", advice: "PlanAdvice | None", around: Sequence["Sensitivity"]) -> list[Summary]:
+def tables(found: "RunForecast", advice: "PlanAdvice", around: Sequence["Sensitivity"]) -> list[Summary]:
     """Return the tables of a plan."""
-    shown = [_main(found), _loss(found)]
-    if advice is not None:
-        shown.append(_choices(advice))
+    shown = [_main(found), _loss(found), _choices(advice)]
     if around:
         shown.append(_around(found, around))
     return shown

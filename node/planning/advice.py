@@ -7,12 +7,14 @@ which `node.pace = "auto"` follows), and goes from notch to notch of H as long a
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from node.planning.device_memory import largest_blob, snapshot_bytes
 from node.planning.forecast import PlanRequest, RunForecast, forecast
 from node.system.errors import UsageError
+from p2ptrain.sync import GOSSIP, SYNC_STRATEGIES
 from p2ptrain.training.pace import MAX_INNER_STEPS, auto_h
 
 NOTCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, MAX_INNER_STEPS)
@@ -28,8 +30,12 @@ CODECS_OF: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     "allreduce": ({"compressor": "q2"},),
 }
 """Strategies and codecs that are compared: those that docs/methods.md recommends, and that were measured."""
+WITH_ANY_CODEC: Final = "tracked_gossip"
+"""Where none that is compared has the codec that is asked for, or so few neighbours."""
 WITHSTANDS_LIARS: Final = ("tracked_gossip", "sparse_loco")
 """With a robust aggregator; of `allreduce` owners of parts are believed."""
+WITHOUT_A_SPARSE_GRAPH: Final = ("allreduce", "sparse_loco")
+"""They are recommended only where each member has all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,24 +47,47 @@ class PlanAdvice:
     """One for each strategy, codec and degree, the best first."""
 
 
-def advise(request: PlanRequest, *, liars: int = 1, aggregator: str = "") -> PlanAdvice:
+@dataclass(frozen=True, kw_only=True)
+class PlanConstraints:
+    """What is not to be recommended, as somebody has said it. None: it is."""
+
+    strategy: str | None = None
+    compressor: str | None = None
+    inner_steps: int | None = None
+    degree: int | None = None
+    sync: Mapping[str, Any] = field(default_factory=dict)
+    """All other settings of [sync]. Strategies and codecs that do not take them are not compared."""
+
+
+def advise(
+    request: PlanRequest,
+    *,
+    liars: int = 1,
+    aggregator: str = "",
+    asked: PlanConstraints | None = None,
+    rule: bool = False,
+) -> PlanAdvice:
     """Return what to set for this model, these machines and links. `liars`: members that a node's aggregate is to
-    withstand; 0 where all trust each other. `aggregator`: the rule to do it by; empty: the trimmed mean."""
-    found = [
-        best
-        for settings in _candidates(request, liars=liars, aggregator=aggregator)
-        if (best := _best_or_none(request.with_settings(**settings))) is not None
-    ]
+    withstand; 0 where all trust each other. `aggregator`: the rule to do it by; empty: the trimmed mean. `rule`:
+    whether a strategy that is asked for and has a rule of its own is to have that one. Raises UsageError or ValueError,
+    as of the first that was tried, where nothing of what is asked for can be."""
+    found, errors, asked = list[RunForecast](), list[Exception](), asked or PlanConstraints()
+    ruled = partial(_candidates, request, liars=liars, aggregator=aggregator, rule=rule)
+    for settings in list(ruled(asked)) or ruled(replace(asked, strategy=WITH_ANY_CODEC)):
+        try:
+            found.append(_best(request.with_settings(**settings), asked.inner_steps))
+        except (UsageError, ValueError) as error:  # as an exchange by parts of a vector too large for the network
+            errors.append(error)
+    if not found:
+        raise errors[0]
     found.sort(key=lambda each: each.days_to_equal_loss)
     return PlanAdvice(best=found[0], others=tuple(found))
 
 
-def _best_or_none(request: PlanRequest) -> RunForecast | None:
-    """None for what cannot be planned: an exchange by parts of a vector that is too large for the network."""
-    try:
+def _best(request: PlanRequest, inner_steps: int | None) -> RunForecast:
+    if inner_steps is None:
         return best_inner_steps(request)
-    except ValueError:
-        return None
+    return forecast(request.with_settings(train={"inner_steps": inner_steps}))
 
 
 def best_inner_steps(request: PlanRequest) -> RunForecast:
@@ -101,15 +130,47 @@ def degree_for(liars: int, nodes: int) -> int:
     return max(1, min(nodes - 1, 2 * liars))
 
 
-def _candidates(request: PlanRequest, *, liars: int, aggregator: str) -> Iterator[Mapping[str, Any]]:
-    asked = request.config.network.degree
-    for strategy, codecs in CODECS_OF.items():
-        if liars and strategy not in WITHSTANDS_LIARS:
+def _candidates(
+    request: PlanRequest, asked: PlanConstraints, *, liars: int, aggregator: str, rule: bool
+) -> Iterator[Mapping[str, Any]]:
+    for strategy in _strategies(asked):
+        if liars and not asked.strategy and strategy not in WITHSTANDS_LIARS:
             continue
-        for degree in _degrees(strategy, asked, request.nodes, liars):
-            for codec in codecs:
-                rule = rule_for(liars, aggregator)
-                yield {"sync": {"strategy": strategy, **codec, **rule}, "network": {"degree": degree}}
+        is_ruled = rule or not liars or strategy in WITHSTANDS_LIARS
+        withstands = rule_for(liars, aggregator) if is_ruled else {}
+        for degree in _asked_degrees(strategy, asked, request, liars if is_ruled else 0):
+            for codec in _codecs(strategy, asked.compressor):
+                sync = {"strategy": strategy, **codec, **withstands, **asked.sync}
+                yield {"sync": sync, "network": {"degree": degree}}
+
+
+def _strategies(asked: PlanConstraints) -> Sequence[str]:
+    """The one that is asked for; else those that are compared, with the codec that is asked for."""
+    if asked.strategy:
+        return (asked.strategy,)
+    if asked.compressor is None:
+        return tuple(CODECS_OF)
+    return [each for each, codecs in CODECS_OF.items() if asked.compressor in (it["compressor"] for it in codecs)]
+
+
+def _codecs(strategy: str, asked: str | None) -> Sequence[Mapping[str, Any]]:
+    """Those that are compared; of a strategy that has none its own."""
+    compared = CODECS_OF.get(strategy, ({},))
+    if asked is None:
+        return compared
+    return [each for each in compared if each.get("compressor") == asked] or [{"compressor": asked}]
+
+
+def _asked_degrees(strategy: str, asked: PlanConstraints, request: PlanRequest, liars: int) -> Sequence[int]:
+    degree = request.config.network.degree
+    found = _degrees(strategy, degree, request.nodes, liars)
+    if asked.strategy:
+        in_groups = strategy not in CODECS_OF and SYNC_STRATEGIES.get(strategy).averager != GOSSIP
+        return found if found and asked.degree is None and not in_groups else (degree,)
+    if asked.degree is None:
+        return found
+    is_enough = strategy not in WITHOUT_A_SPARSE_GRAPH or asked.degree >= request.nodes - 1
+    return (asked.degree,) if found and is_enough else ()
 
 
 def _degrees(strategy: str, asked: int, nodes: int, liars: int) -> Sequence[int]:

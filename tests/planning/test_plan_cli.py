@@ -5,7 +5,9 @@ import json
 import tomllib
 
 import pytest
+import tomli_w
 from plan_requests import LLAMA_8B, PARAMETERS
+from sizes import thorough_but
 
 from node.cli import main
 from node.config.schema import from_raw
@@ -30,7 +32,7 @@ def test_as_tables(capsys):
 
 
 def test_as_json(capsys):
-    code, out, _ = run(capsys, *SMALL, "--json", "--inner-steps", "50", "--strategy", "tracked_gossip")
+    code, out, _ = run(capsys, *SMALL, "--json", "--inner-steps", "50", "--compressor", "q2")
     assert code == 0
     found = json.loads(out)
     assert found["inner_steps"] == 50
@@ -47,6 +49,87 @@ def test_what_is_given_is_kept_and_the_rest_is_recommended(capsys):
     _, out, _ = run(capsys, *SMALL, "--json", "--strategy", "sparse_loco", "--compressor", "q2", "--degree", "2")
     found = json.loads(out)
     assert (found["strategy"], found["compressor"], found["degree"]) == ("sparse_loco", "q2", 2)
+
+
+CHOSEN = ("strategy", "compressor", "degree", "inner_steps")
+
+
+def chosen(capsys, *words: str) -> dict:
+    code, out, err = run(capsys, *words, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    return {key: found[key] for key in (*CHOSEN, "days_to_equal_loss")}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), thorough_but({("--uplink", "2Mbit")}, [("--uplink", "2Mbit"), ("--liars", "0")])
+)
+def test_with_one_thing_given_as_it_is_recommended_all_others_are_recommended(capsys, option, value):
+    asked = ("plan", "--params", "20M", "--nodes", "6", option, value)
+    best = chosen(capsys, *asked)
+    for key in CHOSEN:
+        assert chosen(capsys, *asked, f"--{key.replace('_', '-')}", str(best[key])) == best, key
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), thorough_but({("--degree", "4")}, [("--degree", "4"), ("--inner-steps", "40")])
+)
+def test_what_is_recommended_beside_it_is_the_best_of_all_codecs(capsys, option, value):
+    asked = ("plan", "--params", "20M", "--nodes", "9", "--uplink", "1Mbit", option, value)
+    best = chosen(capsys, *asked)
+    assert str(best[option[2:].replace("-", "_")]) == value
+    compared = [chosen(capsys, *asked, "--compressor", each) for each in ("q2", "sign1", "int8", "lossless+topk")]
+    assert best["days_to_equal_loss"] == min(each["days_to_equal_loss"] for each in compared)
+
+
+def test_a_strategy_that_is_not_compared_has_its_own_codec_and_aggregator(capsys, tmp_path):
+    raw = settings_of(capsys, tmp_path, "plan", "--params", "1M", "--nodes", "4", "--strategy", "noloco")
+    assert from_raw({"sync": raw["sync"]}).sync == from_raw({"sync": {"strategy": "noloco"}}).sync
+
+
+def test_few_neighbours_go_with_no_strategy_that_wants_all(capsys):
+    asked = ("plan", "--params", "125M", "--nodes", "8", "--liars", "0")
+    assert chosen(capsys, *asked)["strategy"] == "allreduce"
+    assert chosen(capsys, *asked, "--degree", "7")["strategy"] == "allreduce"
+    assert chosen(capsys, *asked, "--degree", "4")["strategy"] == "tracked_gossip"
+
+
+@pytest.mark.parametrize("strategy", ["sparse_loco", "mime"])
+def test_neighbours_of_a_strategy_that_is_asked_for_are_the_usual_where_none_can_be_recommended(
+    capsys, tmp_path, strategy
+):
+    """Twenty members are too many to know each other; and groups are no neighbours."""
+    raw = settings_of(capsys, tmp_path, "plan", "--params", "1M", "--nodes", "20", "--strategy", strategy)
+    assert raw["sync"]["strategy"] == strategy
+    assert "degree" not in raw.get("network", {})
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ((), {"gamma": 0.5}),
+        (("--strategy", "streaming"), {"fragments": 5}),
+        (("--strategy", "tracked_gossip"), {"gamma": 0.5, "estimates": "bf16"}),
+        (("--compressor", "topk"), {"compressor": "topk", "ratio": 0.05}),
+        (("--compressor", "topk", "--strategy", "sparse_loco"), {"ratio": 0.05, "estimates": "bf16"}),
+        (("--inner-steps", "30"), {"strategy": "sparse_loco", "staleness_exponent": 0.25}),
+        (("--strategy", "allreduce", "--liars", "0"), {"strategy": "allreduce", "compressor": "int8"}),
+    ],
+)
+@pytest.mark.parametrize("by", thorough_but({"--set"}, ["--set", "--config"]))
+def test_settings_of_sync_are_kept(capsys, tmp_path, words, kept, by):
+    (tmp_path / "mine.toml").write_text(tomli_w.dumps({"sync": kept}))
+    sets = [word for key, value in kept.items() for word in ("--set", f"sync.{key}={value}")]
+    settings = sets if by == "--set" else ["--config", str(tmp_path / "mine.toml")]
+    raw = settings_of(capsys, tmp_path, "plan", "--params", "1M", "--nodes", "6", *words, *settings)
+    sync = from_raw({"sync": raw["sync"]}).sync
+    assert {key: getattr(sync, key) if hasattr(sync, key) else sync.options[key] for key in kept} == kept
+
+
+def test_options_of_a_codec_leave_those_codecs_that_take_them(capsys, tmp_path):
+    words = ("--set", "sync.compressor=lossless+topk", "--set", "sync.value_bits=4")
+    raw = settings_of(capsys, tmp_path, "plan", "--params", "1M", "--nodes", "6", *words)
+    assert raw["sync"]["value_bits"] == 4
 
 
 def test_files_are_ready_to_run(capsys, tmp_path):
@@ -75,6 +158,7 @@ def settings_of(capsys, tmp_path, *words: str) -> dict:
         (("--strategy", "sparse_loco"), ("trimmed_mean", 1)),
         (("--strategy", "sparse_loco", "--liars", "0"), ("mean", 0)),
         (("--set", "sync.f=2"), ("trimmed_mean", 2)),
+        (("--strategy", "async", "--liars", "2"), ("trimmed_mean", 2)),
         (("--set", "sync.aggregator=median", "--compressor", "q2"), ("median", 1)),
     ],
 )
@@ -206,6 +290,19 @@ def test_published_runs(capsys):
         ((*SMALL, "--write", "."), "cannot be written: "),
         (("plan", "--size", "huge"), "--size: byte-lm has no size 'huge'"),
         ((*SMALL, "--set", "train.lr=1"), "train.lr"),
+        (
+            (*SMALL, "--strategy", "noloco", "--set", "sync.strategy=allreduce"),
+            "--strategy noloco and sync.strategy = allreduce: a plan has one; give one of them",
+        ),
+        (
+            (*SMALL, "--compressor", "q2", "--set", "sync.compressor=int8"),
+            "--compressor q2 and sync.compressor = int8: a plan has one; give one of them",
+        ),
+        ((*SMALL, "--compressor", "int8", "--set", "sync.ratio=0.1"), "ratio is for topk, not for int8"),
+        ((*SMALL, "--strategy", ""), "unknown sync.strategy ''"),
+        ((*SMALL, "--set", "sync.layers=['q2']"), "plan without sync.layers"),
+        ((*SMALL, "--set", "sync.compressor=adaptive"), "adaptive sends what the link carries"),
+        ((*SMALL, "--set", "sync=5"), "sync"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, words, said):
