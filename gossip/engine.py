@@ -11,6 +11,7 @@ its signature. Nothing outside this file reaches through the engine to a part (d
 """
 
 import random
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, Protocol
 
@@ -23,6 +24,7 @@ from gossip.core.envelope import EnvelopeKind, Scope, open_envelope, open_from, 
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
+from gossip.core.limits import MAX_STOOD_WITH
 from gossip.core.messages import FindRequest, Hello, PauseRequest, ShiftRequest
 from gossip.core.statements import (
     PeerRecord,
@@ -166,6 +168,8 @@ class Engine:
         self._begun_at = float("-inf")
         """When our newest chain began (seconds, monotonic)."""
         self.outvoted_liars = False
+        self._stood_with: OrderedDict[PeerId, None] = OrderedDict()
+        """Members of rounds that withstood the liars, the newest last."""
         """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
         self.exchange_times = ExchangeTimes(self.neighbours)
         self.traffic = Traffic(self.stats, self.publisher, self.neighbours, self.exchange_times, liars)
@@ -884,10 +888,31 @@ class Engine:
         """Note that a round of ours has closed, and which neighbours have served it."""
         self._probation.round_closed(self.neighbours)
 
-    def round_outvoted_liars(self) -> None:
+    def stood_with(self) -> Set[PeerId]:
+        """Return the members of rounds that withstood the liars, in this process and before; the newest ones."""
+        return self._stood_with.keys()
+
+    def stood_before(self, peers: Collection[PeerId]) -> None:
+        """Note that, before this process began, rounds with these members withstood the liars."""
+        self.round_outvoted_liars(peers)
+        self._probation.vouch(self._stood_with)
+
+    def round_outvoted_liars(self, members: Iterable[PeerId] = ()) -> None:
         """Note that a round had members enough to outvote the liars: from now on a few neighbours are never
         believed."""
         self.outvoted_liars = True
+        for peer in members:
+            self._stood_with[peer] = None
+            self._stood_with.move_to_end(peer)
+        while len(self._stood_with) > MAX_STOOD_WITH:
+            self._stood_with.popitem(last=False)
+
+    def donors(self, round: int) -> dict[PeerId, int]:
+        """Return by how many rounds each seated neighbour whose model is here is behind `round`, of those that are no
+        further behind than a member may be. Unlike a member, a donor may be ahead, however far."""
+        oldest = round - self._config.max_staleness
+        rounds = {peer: self.round_of(it) for peer, it in self.seated().items()}
+        return {peer: max(0, round - at) for peer, at in rounds.items() if at is not None and at >= oldest}
 
     def swarm_round(self, now: float) -> int | None:
         """Return the highest round that more than `liars` and more than half of the seated neighbours have announced,

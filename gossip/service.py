@@ -498,10 +498,23 @@ class GossipService(Handlers):
         """Whether a round ever had members enough to outvote the liars."""
         return self._engine.outvoted_liars
 
-    def outvotes_liars(self) -> None:
-        """Note that a round had members enough to outvote the liars: from now on a few neighbours are never
+    @property
+    def stood_with(self) -> Set[PeerId]:
+        """Members of rounds that had enough to outvote the liars, in this process and before; the newest ones."""
+        return self._engine.stood_with()
+
+    def outvotes_liars(self, members: Iterable[PeerId]) -> None:
+        """Note that a round with these members had enough to outvote the liars: from now on a few neighbours are never
         believed."""
-        self._engine.round_outvoted_liars()
+        self._engine.round_outvoted_liars(members)
+
+    def stood_before(self, members: Collection[PeerId]) -> None:
+        """Note the same of rounds before this process began: these have served, too (updates/probation.py)."""
+        self._engine.stood_before(members)
+
+    def donors(self, round: int) -> dict[PeerId, int]:
+        """Return by how many rounds each neighbour is behind `round` whose model may be taken for that round's."""
+        return self._engine.donors(round)
 
     def round_closed(self) -> None:
         """Note the end of a round for an observer, which closes none. Neighbours have served it

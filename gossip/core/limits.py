@@ -80,6 +80,10 @@ MAX_STATISTICS_BYTES: Final = 256 * KIB
 """Of one member's class statistics: four classes with 16,000 coordinates each, or a hundred of 25 x 25 pixels. Those of
 eight neighbours take a second over 16 Mbit/s."""
 
+MAX_STOOD_WITH: Final = 64
+"""Members of rounds that withstood the liars that a node remembers, in its checkpoints too: eight times the default
+degree, so that they outlast the churn of a night. Chosen."""
+
 MAX_GROUP: Final = 64
 """Members of an exchange of parts: 64 of 1 GiB own 16 MiB each. Their names, of 54 bytes each, are only hashed."""
 

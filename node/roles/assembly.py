@@ -59,7 +59,7 @@ from node.system.errors import RunError, UsageError
 from node.system.process_use import ProcessUse
 from node.training.averagers.averager_registry import AVERAGERS
 from node.training.checkpoint import Checkpoint, CheckpointStore
-from node.training.checkpoint_meta import VISITS, Totals, mark_of
+from node.training.checkpoint_meta import VISITS, Totals, mark_of, stood_with
 from node.training.choosing import chooser_for
 from node.training.epochs import EpochCounter
 from node.training.estimates import MAX_DEPARTED, HeldEstimates
@@ -556,8 +556,9 @@ def resume(node: Node, given: Checkpoint | None = None) -> Checkpoint | None:
         ) from error
     resume_shifts(node, checkpoint.meta, checkpoint.tensors.get(KEPT_MODEL), checkpoint.round)
     node.state.enter_round(checkpoint.round)
-    if "held" in checkpoint.part("sync"):  # rounds before it withstood liars
-        node.service.outvotes_liars()
+    members = stood_with(checkpoint.meta)
+    if members is not None or "held" in checkpoint.part("sync"):  # rounds before it withstood liars
+        node.service.stood_before(members or [])
     _take_up_totals(node, checkpoint.totals)
     came_from = str(node.checkpoints.folder) if given is None else GIVEN
     node.journal.emit(Resumed(round=checkpoint.round, checkpoint=came_from))

@@ -11,6 +11,7 @@
     peer_id, first, steps, compute_s, wall_s, epoch    who trained, and how far it had come
     privacy       where the data are protected: the newest entry of the privacy ledger, {entries, digest}
     visits        the same of the visitors' ledger (node/visits/visitor_ledger.py)
+    stood_with    where rounds withstood the liars: the peer ids of their members, the newest MAX_STOOD_WITH
     shift         where the data are watched for shift: what the detectors have seen (node/shift/watch.py)
 
 A file without `meta_digest` is read as well, so every field is checked against its bounds, covered by a digest or not.
@@ -22,7 +23,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from gossip.core.limits import MAX_COUNTER
+from gossip.core.ids import PeerId
+from gossip.core.limits import MAX_COUNTER, MAX_STOOD_WITH
 from node.privacy.chained_log import LedgerMark
 from node.training.epochs import MAX_EPOCH
 from p2ptrain.saved import files
@@ -34,6 +36,9 @@ from p2ptrain.saved.files import Meta as Meta
 PRIVACY: Final = "privacy"
 VISITS: Final = "visits"
 """The fields of both ledgers."""
+
+STOOD_WITH: Final = "stood_with"
+"""The field of the members with whom rounds withstood the liars."""
 
 MAX_MEASURES: Final = 64
 """Most names of first measures, such as losses; there are three today."""
@@ -73,7 +78,19 @@ def parse(data: bytes) -> Meta:
     totals_of(meta)
     mark_of(meta)
     mark_of(meta, VISITS)
+    stood_with(meta)
     return meta
+
+
+def stood_with(meta: Meta) -> list[PeerId] | None:
+    """Return the members of rounds that withstood the liars; None where none did, or an older release wrote it. Raises
+    CheckpointError for a field out of bounds."""
+    peers = meta.get(STOOD_WITH)
+    if peers is not None and (
+        not isinstance(peers, list) or len(peers) > MAX_STOOD_WITH or not all(map(_is_name, peers))
+    ):
+        raise CheckpointError(f"its {STOOD_WITH} is no list of peer ids")
+    return peers
 
 
 def mark_of(meta: Meta, ledger: str = PRIVACY) -> LedgerMark | None:

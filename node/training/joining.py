@@ -287,7 +287,7 @@ async def _donors(node: Node, vote: Vote, *, entering: bool, least: int) -> tupl
     while True:
         waited_s = trio.current_time() - began
         at = vote(node)
-        donors = {} if at is None else {str(peer): rounds for peer, rounds in node.service.staleness(at).items()}
+        donors = {} if at is None else _models_at(node, at)
         if at is not None and _enough(node, len(donors), at, waited_s, entering=entering, least=least):
             return at, donors
         if waited_s >= JOIN_PATIENCE_S:
@@ -297,6 +297,16 @@ async def _donors(node: Node, vote: Vote, *, entering: bool, least: int) -> tupl
         if not any(at is not None for at in _said(node).values()):
             return None
         await trio.sleep(LOOK_AGAIN_S)
+
+
+def _models_at(node: Node, at: int) -> dict[str, int]:
+    """Return by how many rounds each donor for this round is behind. Where those that stand there may all be liars,
+    others who are ahead are donors too, however far: two that say later rounds than all others, each of another one,
+    bear each other out, and neither alone is enough."""
+    there = node.service.staleness(at)
+    if len(there) <= node.config.sync.f:
+        there = node.service.donors(at)
+    return {str(peer): rounds for peer, rounds in there.items()}
 
 
 def _enough(node: Node, donors: int, at: int, waited_s: float, *, entering: bool, least: int) -> bool:

@@ -33,19 +33,22 @@ async def roll_back(node: Node) -> bool:
         return False
     state.rolled_back = True
     message = (
-        f"most neighbours trained behind this node, which had trained {trained} rounds and never with enough others to "
-        f"outvote f = {node.config.sync.f} liars: it took their model, and goes on with them in round {state.round + 1}"
+        f"most neighbours trained behind this node, which had trained {trained} rounds: it took their model, and goes "
+        f"on with them in round {state.round + 1}"
     )
     node.journal.emit(WarningEvent(message=f"{message}; {await _keep_own(node)}"))
     return True
 
 
 def _are_behind(node: Node) -> bool:
-    """Return whether more than f and more than half of the neighbours have trained too far behind this node for long.
+    """Return whether more than f and more than half of the neighbours have trained too far behind this node for long:
+    where a round ever withstood f liars, counted are those with whom one did.
     A vote upwards, as of `swarm_round`, would be no evidence: one liar that says a low round lowers it."""
     neighbours, oldest = node.service.neighbours(), node.state.round - node.config.network.max_staleness
     behind = {peer: it.round for peer, it in neighbours.items() if it.gives and it.round < oldest}
     over = node.state.lead.over(behind, mine=node.state.round, now=trio.current_time())
+    if node.service.outvoted_liars:
+        over &= node.service.stood_with
     seated = node.service.seated(neighbours)
     return len(over.intersection(seated)) > max(node.config.sync.f, len(seated) // 2)
 

@@ -24,7 +24,7 @@ from node.page.feed import LiveSnapshot
 from node.system.disk import disk_free
 from node.system.process_use import held_bytes
 from node.training.checkpoint import Checkpoint
-from node.training.checkpoint_meta import PRIVACY, VISITS
+from node.training.checkpoint_meta import PRIVACY, STOOD_WITH, VISITS
 from node.training.checkpoint_room import bytes_of, lacking_words
 from node.training.divergence import diverged, untrainable, unusable, why_unusable
 from node.training.inner_loop import Phase
@@ -187,6 +187,8 @@ def checkpoint_of(
         meta[VISITS] = node.visitors.noise.ledger.mark._asdict()
     if node.shifts is not None:
         meta["shift"] = node.shifts.state()
+    if node.service.outvoted_liars:
+        meta[STOOD_WITH] = list(node.service.stood_with)
     return Checkpoint(round=next_round, meta=meta, tensors=tensors, filed=filed)
 
 

@@ -20,10 +20,10 @@ SETTLED_ROUNDS = 10
 
 
 def may_roll_back(service: GossipService, state: RunState) -> bool:
-    """Return whether a node that is ahead of its neighbours' vote would take their model: there are more of them than
-    may lie, and it has never trained with enough others to outvote those (rollback.py)."""
-    enough = len(service.neighbour_ids) > state.config.sync.f
-    return enough and not (service.outvoted_liars or service.regions_beside or state.rolled_back)
+    """Return whether a node that is ahead of its neighbours might take their model: there are more than may lie of
+    those that may take it back (rollback.py)."""
+    believed = service.neighbour_ids & service.stood_with if service.outvoted_liars else service.neighbour_ids
+    return len(believed) > state.config.sync.f and not (service.regions_beside or state.rolled_back)
 
 
 class RunWatch:

@@ -128,7 +128,7 @@ async def synchronize(node: Node, phases: trio.MemoryReceiveChannel[Phase]) -> N
             node.closing_times.clear()
             view, result = await node.averager.close(node, phase, at_most_s=patience(node, phase, began))
             if result.robust:
-                node.service.outvotes_liars()
+                node.service.outvotes_liars(view.staleness)
             if shift_d is not None:
                 result, shift_d = replace(result, correction_d=shift_d.add_(result.correction_d)), None
             node.inner.correct(result.correction_d, taken_at=phase.end_step, optimizer_state=result.optimizer_state)

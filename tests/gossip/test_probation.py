@@ -105,3 +105,13 @@ def test_at_most_so_many_seats_are_theirs_whoever_serves_when(history, seats) ->
     assert [peer for peer in NEW if it.established(peer)] == [
         peer for peer in seated if peer in NEW and it.established(peer)
     ]
+
+
+def test_who_is_vouched_for_counts_at_once() -> None:
+    """After a restart: who had served before is no newcomer, and the others are."""
+    it = Probation(rounds=ROUNDS, seats=1)
+    it.vouch(NEW[:2])
+    it.round_closed([])
+    assert it.seated(NEW) == NEW[:3]
+    it.vouch([PeerId(f"more{n}") for n in range(2 * MAX_REMEMBERED)])
+    assert len(it) == MAX_REMEMBERED

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from sizes import examples
 
-from gossip.core.limits import MAX_COUNTER
+from gossip.core.limits import MAX_COUNTER, MAX_STOOD_WITH
 from node.privacy.chained_log import LedgerMark
 from node.system.errors import RunError
 from node.training.checkpoint import Checkpoint, CheckpointError, CheckpointStore, read
@@ -27,6 +27,7 @@ from node.training.checkpoint_meta import (
     dump,
     mark_of,
     parse,
+    stood_with,
     totals_of,
 )
 from node.training.epochs import MAX_EPOCH
@@ -40,6 +41,7 @@ FIELDS: dict[str, Any] = {
     "compute_s": 12.5,
     "wall_s": 14,
     "epoch": 1_785_000_000_000,
+    "stood_with": ["12D3KooWMS3Yrvd8U16Qs7XzfPwp3z4NcqJpgAyLEn8tDzJy1J4V"],
     "model": {
         "parameters": [{"name": "a.weight", "shape": [4, 2], "dtype": "float32"}],
         "tied": {"b.weight": "a.weight"},
@@ -52,6 +54,12 @@ TRUE = dump(FIELDS, round=40, state_digest="ab" * 32)
 def test_a_place_in_the_privacy_ledger_is_read_and_may_be_missing() -> None:
     assert mark_of(parse(older())) is None
     assert mark_of(parse(older(privacy={"entries": 3, "digest": "ab"}))) == LedgerMark(3, "ab")
+
+
+def test_members_that_stood_with_it_are_read_and_may_be_missing() -> None:
+    assert stood_with(parse(older())) == FIELDS["stood_with"]
+    assert stood_with(parse(older(stood_with=None))) is None
+    assert stood_with(parse(older(stood_with=[]))) == []
 
 
 def older(**changes: Any) -> bytes:
@@ -222,6 +230,9 @@ WRONG: dict[str, bytes] = {
     "a field changed": TRUE.replace(b'"steps": 600', b'"steps": 601'),
     "a field added": TRUE.replace(b'"steps"', b'"more": 1, "steps"'),
     "a setting changed": TRUE.replace(b'"rounds": 60', b'"rounds": 61'),
+    "members that stood with it are no list": older(stood_with="12D3"),
+    "one of them is no name": older(stood_with=["12D3", 3]),
+    "more of them than are kept": older(stood_with=["12D3"] * (MAX_STOOD_WITH + 1)),
     "the round changed": TRUE.replace(b'"round": 40', b'"round": 41'),
 }
 
