@@ -92,8 +92,10 @@ class ReachabilityTracker:
         return now > self._reached_until and 2 * misses > len(votes)
 
     def state(self, now: float) -> Reachability:
-        """Return what is known now."""
-        if now <= self._reached_until or self.answering(now):
+        """Return what is known now. Members see us at different addresses, as on loopback and the local network, so it
+        counts who reached us anywhere; for one address to be passed on, more than half must name that one."""
+        hits = sum(bool(vote.answered) for vote in self.sightings(now))
+        if now <= self._reached_until or 2 * hits > len(self.sightings(now)):
             return "reached"
         return "outbound" if now <= self._greeted_until or self.sightings(now) else "unknown"
 

@@ -154,12 +154,21 @@ class ReachabilityTask:
 
 
 def _in_words(sightings: Sequence[Sighting], answering: Sequence[str]) -> str:
-    tried = ", ".join(dict.fromkeys(address for it in sightings for address in it.tried))
-    if not answering:
-        asked = "the member that was asked" if len(sightings) == 1 else f"{len(sightings)} members that were asked"
-        ports = " and ".join(map(str, dict.fromkeys(ports_in(tried.split(", ")))))
+    """Return what the operator is told. `answering`: addresses where more than half of the asked reached us."""
+    if answering:
+        return f"others can dial this node at {', '.join(answering)}"
+    misses = sum(not it.answered for it in sightings)
+    if 2 * misses <= len(sightings):
+        reached = ", ".join(sorted({address for it in sightings for address in it.answered}))
         return (
-            f"nobody can dial this node: {asked} got no answer at {tried}; forward TCP port {ports} of the router to "
-            "this machine, and open it in its firewall"
+            f"{len(sightings) - misses} of {len(sightings)} members that were asked can dial this node, at {reached}: "
+            "each at the address that it sees"
         )
-    return f"others can dial this node at {', '.join(answering)}"
+    tried = ", ".join(dict.fromkeys(address for it in sightings if not it.answered for address in it.tried))
+    of_all = "" if misses == len(sightings) else f"{misses} of "
+    asked = "the member that was asked" if len(sightings) == 1 else f"{of_all}{len(sightings)} members that were asked"
+    ports = " and ".join(map(str, dict.fromkeys(ports_in(tried.split(", ")))))
+    return (
+        f"nobody can dial this node: {asked} got no answer at {tried}; forward TCP port {ports} of the router to "
+        "this machine, and open it in its firewall"
+    )

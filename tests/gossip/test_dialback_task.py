@@ -27,6 +27,7 @@ from gossip.reachability.dialback import (
 )
 from gossip.reachability.dialback_task import ask_to_dial_back
 from gossip.reachability.reachability import REACH_HOLDS_S, ReachabilityTracker
+from gossip.reachability.reachability_task import _in_words
 
 HERE = "/ip4/192.0.2.1/tcp/4001"
 ONE, TWO, THREE, FOUR = (identity(number).peer_id for number in range(1, 5))
@@ -197,6 +198,28 @@ def test_who_was_dialled_is_not_unreachable_whatever_is_said():
     reach.greeted(dialled_us=True, now=0.0)
     reach.dialled_back(ONE, MISS, "/ip4/198.51.100.97/tcp/1", now=0.0)
     assert not reach.unreachable(0.0)
+
+
+def test_members_that_reach_it_at_different_addresses_have_reached_it():
+    """On one machine some call at loopback and some at the local network's address: no address has a majority."""
+    other = "/ip4/127.0.0.1/tcp/4001"
+    reach = ReachabilityTracker()
+    reach.dialled_back(ONE, HIT, "/ip4/192.0.2.9/tcp/1", now=0.0)
+    reach.dialled_back(TWO, Sighting(tried=(other,), answered=(other,)), "/ip4/127.0.0.1/tcp/1", now=0.0)
+    assert (reach.answering(0.0), reach.state(0.0), reach.unreachable(0.0)) == ((), "reached", False)
+    assert _in_words(reach.sightings(0.0), ()) == (
+        f"2 of 2 members that were asked can dial this node, at {other}, {HERE}: each at the address that it sees"
+    )
+
+
+def test_as_many_hits_as_misses_are_no_reason_to_say_that_nobody_can():
+    words = _in_words((HIT, MISS), ())
+    assert words.startswith("1 of 2 members that were asked can dial this node")
+
+
+def test_a_majority_that_missed_is_counted_without_the_one_that_did_not():
+    words = _in_words((HIT, MISS, MISS), ())
+    assert words.startswith(f"nobody can dial this node: 2 of 3 members that were asked got no answer at {HERE};")
 
 
 async def test_who_only_dials_learns_that_it_is_reached(autojump_clock):
