@@ -449,10 +449,12 @@ def _told_already(node: Node, node_dir: Path) -> NodeSummary | None:
 
 
 def _announce_over(node: Node, summary: NodeSummary, event: type[Ended] = Finished) -> None:
-    done = node.config.train.rounds
-    of_all = f"all {done} rounds are" if done > 1 else "the only round is"
-    more = more_rounds_hint(done) if node.state.private else "give more with --rounds to go on"
-    node.journal.emit(WarningEvent(message=f"{of_all} done already: {more}"))
+    """Report the end of a start in which nothing was trained, with the summary of the process before it."""
+    if node.state.finished:  # else an admin has given more meanwhile, and the node was stopped before it trained them
+        done = node.config.train.rounds
+        of_all = f"all {done} rounds are" if done > 1 else "the only round is"
+        more = more_rounds_hint(done) if node.state.private else "give more with --rounds to go on"
+        node.journal.emit(WarningEvent(message=f"{of_all} done already: {more}"))
     node.journal.emit(event(summary=to_json(summary)))
 
 
