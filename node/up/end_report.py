@@ -186,7 +186,9 @@ def _sent(totals: SwarmTotals, ratio: float | None) -> list[tuple[str, Text]]:
     each = f"{totals.sent_bits:.3g} bits per {unit} and inner step, copies and overhead included"
     rows = [("sent", Text(f"{text.size(totals.bytes_sent)} by each node: {each}"))]
     if totals.all_reduce_bits:
-        fewer = f"{totals.all_reduce_bits / totals.sent_bits:.1f} times less than synchronous data parallel sends"
+        times = totals.all_reduce_bits / totals.sent_bits
+        by = f"{times:.1f} times less than" if times >= 1 else f"{1 / times:.1f} times as much as"
+        fewer = f"{by} synchronous data parallel sends"
         rows.append(("", Text(f"{fewer}: {totals.all_reduce_bits:.3g}, an fp32 ring all-reduce at every step")))
     if totals.published_bits and ratio:
         copy = f"one copy of each update, {ratio:.1f} times smaller than in fp32"

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,19 @@ def test_the_report_says_what_matters(trained):
     assert "6 nonfinite" in shown
     assert str(plan.run_dir) in shown.replace("\n", "").replace(" ", "")
     assert any("p2ptrain node" in line.plain for line in next_lines(plan))
+
+
+def test_what_sends_more_than_an_all_reduce_is_not_called_less(trained):
+    """A model of few parameters, or rounds of one step: headers and snapshots are more than the vector."""
+    report = make_report(*trained)
+    totals = report.summary.swarm
+    assert totals.all_reduce_bits is not None
+    much = replace(totals, sent_bits=2 * totals.all_reduce_bits)
+    console = Console(file=io.StringIO(), width=100)
+    console.print(render(replace(report, summary=replace(report.summary, swarm=much)), *trained))
+    words = " ".join(console.file.getvalue().split())
+    assert "2.0 times as much as synchronous data parallel sends: 42.7" in words
+    assert "less than synchronous" not in words
 
 
 def test_of_members_that_share_logits_one_node_s_model_is_exported(tmp_path):
