@@ -45,6 +45,11 @@ class InTime:
         self._low = False
 
     @property
+    def rounds(self) -> int:
+        """Return how many rounds `share` is over."""
+        return len(self._rounds)
+
+    @property
     def share(self) -> float | None:
         """Return the share over the newest WINDOW rounds with neighbours; None before the first."""
         possible = sum(it.neighbours for it in self._rounds)
@@ -165,7 +170,7 @@ def apart_words(others: Apart, *, goes_back: bool) -> str:
 def late_words(in_time: InTime, lengths: Lengths) -> str:
     """Return the message for a share that has fallen: what is wrong, and which setting to change."""
     share = in_time.share or 0.0
-    what = f"only {share:.0%} of the neighbours' updates arrived in time over the last {WINDOW} rounds"
+    what = f"only {share:.0%} of the neighbours' updates arrived in time over the last {in_time.rounds} rounds"
     exchange_s, longest_s, inner_steps = lengths.exchange_s, lengths.longest_s, lengths.inner_steps
     if not in_time.under_way:
         mend = "most were not even announced; if nodes are slower, set node.pace=dylu on all; else see p2ptrain doctor"

@@ -69,6 +69,13 @@ def test_nothing_is_said_of_the_first_rounds():
     assert it.add(arrivals(0)) == "fell"
 
 
+def test_the_words_count_the_rounds_that_there_were():
+    it = InTime()
+    for _ in range(LEAST_ROUNDS):
+        it.add(arrivals(0))
+    assert f"over the last {LEAST_ROUNDS} rounds" in late_words(it, LENGTHS)
+
+
 def test_the_words_say_what_to_set():
     late = late_words(fallen(announced=5), LENGTHS)
     assert late == (
