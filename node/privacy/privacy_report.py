@@ -143,6 +143,7 @@ class _Told:
     def read(self, folder: Path) -> None:
         """Read the events of the node in this folder. Each process counts its own bytes."""
         before = newest = 0
+        told: dict[str, Any] = {}
         started = not older(folder / EVENTS).exists()  # a log with one file has its beginning
         for event in read_events(folder / EVENTS):
             started |= isinstance(event, Started)
@@ -153,7 +154,10 @@ class _Told:
                 self.rounds_without += event.epsilon is None
                 self.visits_epsilon = event.visits_epsilon or self.visits_epsilon
             elif isinstance(event, Ended):
-                before, newest = before + (event.summary or {}).get("bytes_sent", newest), 0
+                # A start in which nothing was trained repeats the summary of the process before it.
+                summary = {} if event.summary == told else event.summary or {}
+                before, newest = before + summary.get("bytes_sent", newest), 0
+                told = event.summary or told
                 self.sends = False
             elif isinstance(event, PrivacyBudgetSpent):
                 self.refused = True

@@ -105,6 +105,16 @@ def test_a_report_counts_what_was_sent_after_the_budget_was_spent_and_by_each_pr
     assert "left the machine: at least 7." in out
 
 
+def test_a_start_in_which_nothing_was_trained_is_not_counted_again(tmp_path: Path) -> None:
+    """`up` or `node` of a run whose rounds are done ends with the summary of the process before it."""
+    member = private_run(tmp_path)
+    last = member.told("round")[-1]
+    ended = {"event": "finished", "ts": 0.0, "summary": {"bytes_sent": last["bytes_sent"]}}
+    resumed = {"event": "resumed", "ts": 0.0, "round": last["round"], "checkpoint": "checkpoint"}
+    (member.folder / EVENTS).write_text("".join(to_line(event) for event in (last, ended, resumed, ended)))
+    assert report_of(member.folder, tight=False).bytes_sent == last["bytes_sent"]
+
+
 def test_an_epsilon_that_is_no_number_is_none_in_a_reports_json(tmp_path: Path) -> None:
     found = replace(report_of(tmp_path, tight=False), epsilon=math.inf)
     assert found.as_json()["epsilon"] is None
