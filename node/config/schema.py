@@ -292,6 +292,8 @@ def join_command(config: Config, address: str) -> str:
     agreed += [text for text in changed(config, ("node",)) if text.startswith("node.pace=")]
     if config.network.swarm != Config().network.swarm:
         agreed.append(f"network.swarm={_toml_value(config.network.swarm)}")
+    if config.sync.regions:
+        agreed.append("node.region=auto")  # each machine has its own: it asks, and who knows better writes its name
     words = ["p2ptrain", "node", "--peer", address]
     for text in agreed:
         words += ["--set", text]

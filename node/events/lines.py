@@ -219,9 +219,10 @@ def _words(event: Event) -> tuple[str, str]:
         case Resumed():
             return f"resumed at round {event.round} from {event.checkpoint}", ""
         case RegionsAveraged():
+            if not event.moved:  # a warning names once the region that is not heard: this would be a line every turn
+                return "", ""
             heard = f"{max(0, event.regions - 1)} of {text.plural(event.beside, 'other region')}"
-            told = "moved by the models of" if event.moved else "too few models to move by:"
-            return f"{told} {heard}", "dim"
+            return f"moved by the models of {heard}", "dim"
         case SecureRound(result=result, why=why):
             return (f"nothing was summed in this round: {why}", "yellow") if result == KEPT else ("", "")
         case RegionChosen():

@@ -113,4 +113,7 @@ def test_a_policy_is_a_table_of_a_file_and_a_region_s_own_of_a_flag(tmp_path: Pa
     assert from_raw(merged([again])).sync == config.sync
     command = shlex.split(join_command(config, "ADDRESS"))
     sets = [command[at + 1] for at, word in enumerate(command) if word == "--set"]
-    assert from_raw(merged((), sets)).sync == config.sync
+    joined = from_raw(merged((), sets))
+    assert joined.sync == config.sync
+    check_runnable(joined)
+    assert joined.node.region == "auto", "its own, which it finds out: the line would end in an error without one"

@@ -1,5 +1,6 @@
 """When a node moves by other regions' models, and when it does not."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import torch
 from gossip.core.api import RegionalPayload, RegionalView
 from gossip.core.ids import PeerId
 from node.events.event_types import RegionsAveraged, WarningEvent
+from node.events.lines import describe
 from node.training.node import Node
 from node.training.region_turns import MEETING_MOVES, SILENT_MOVES, RegionTurns
 from p2ptrain.sync import RoundResult, build
@@ -100,6 +102,22 @@ async def test_who_had_no_model_at_the_turn_moves_as_late_as_models_may_come_and
     it.say("west", 5, 2.0)
     assert [await it.close(7 + late), await it.close(8 + late)] == [pytest.approx(moves), 0.0]
     assert [event.moved for event in it.told if isinstance(event, RegionsAveraged)] == [moves > 0]
+
+
+async def test_a_turn_without_models_is_no_line_of_its_own() -> None:
+    """The first node of its region has a turn every eight rounds: the warning after three of them says it once."""
+    it = Around()
+    it.say("east", 5, 1.0)
+    for round_ in range(7, 80):
+        await it.close(round_)
+    turns = [event for event in it.told if isinstance(event, RegionsAveraged)]
+    assert len(turns) > 3
+    assert not any(describe(event) for event in turns)
+    assert [event.message for event in it.told if isinstance(event, WarningEvent)] == [
+        "too few models of region west have come for 3 turns: training goes on without it"
+    ]
+    (line,) = describe(replace(turns[0], moved=True, regions=2))
+    assert line.plain.endswith("moved by the models of 1 of 1 other region")
 
 
 async def test_a_region_that_is_cut_off_does_not_go_on_showing_what_it_averaged_last() -> None:
