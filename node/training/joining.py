@@ -101,6 +101,13 @@ async def _locate(node: Node, *, resumed: bool) -> Vote | None:
                 else "give the --rounds that the others run with; there is nothing left to join otherwise",
             )
         others = not resumed and waited_s >= ALONE_S and bear_out(node, ahead)
+        if told and not resumed and not node.service.neighbours():
+            # They may be back, as after a restart; to begin now would be another run beside theirs.
+            left = "the neighbours that knew of a later round have left before they gave their model"
+            node.journal.emit(WarningEvent(message=left))
+            await find_neighbours(node, resumed=resumed)
+            began, told = trio.current_time(), False
+            continue
         if not ahead or others or waited_s >= WAITED_OUT_S:
             if ahead and not others:
                 few = f"{_few_say(node, ahead)}: {_TOO_FEW.format(f=node.config.sync.f)}"
@@ -200,7 +207,10 @@ async def _wait(node: Node, count: int, timeout_s: float) -> tuple[int, int]:
     while (found := len(node.service.neighbours())) < count and (left := ends_at - trio.current_time()) > 0:
         if trio.current_time() >= tell_at:
             tell_at += TELL_S
-            message = f"waiting for {count} neighbour{'s' * (count != 1)}, {left:.0f} s at most: {found} here so far"
+            of = f" of region {node.config.node.region}" if node.config.node.region else ""
+            message = (
+                f"waiting for {count} neighbour{'s' * (count != 1)}{of}, {left:.0f} s at most: {found} here so far"
+            )
             node.journal.emit(WaitingFor(message=message))
         await node.service.wait_for_neighbours(count, min(MEETING_S, left))
         if new := node.service.neighbours().keys() - met:

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 from sim_swarm import STEP_SECONDS, Member, swarm
 
+from node.system.errors import RunError, first_leaf
 from node.training.joining import NEWCOMERS_S, WAITED_OUT_S
 from node.training.lead import AHEAD_S
 
@@ -68,6 +69,37 @@ async def test_the_first_member_that_was_not_believed_goes_back_to_the_others_an
             assert newest.round <= first.node.state.round < int(kept.name.rpartition("-")[2])
             for it in (first, *late):
                 it.stop.set()
+
+
+@pytest.mark.parametrize("back", [True, False])
+async def test_who_loses_the_only_one_that_knows_the_swarm_waits_for_it_and_does_not_begin_another(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, back: bool
+) -> None:
+    """It is restarted while the newcomer waits whether to believe it; or it does not come back."""
+    settings = {**SETTINGS, "node": {"checkpoint_every": 10, "wait_timeout_s": 60.0}}
+    with trio.fail_after(600):
+        async with swarm(tmp_path, keep_errors=True) as members:
+            first = await members.start("first", **settings)
+            await trio.sleep(100 * PHASE_S)
+            late = await members.start("late", wait_for=1, **settings)
+            while not any("waiting for others to say" in it["message"] for it in late.told("waiting")):  # noqa: ASYNC110
+                await trio.sleep(0.05)
+            first.stop.set()
+            await first.done.wait()
+            if back:
+                await trio.sleep(1.0)
+                first = await members.start("first", **settings)
+                while not late.told("round"):  # noqa: ASYNC110
+                    await trio.sleep(PHASE_S)
+                assert late.told("joined")[0]["round"] >= 100
+                first.stop.set()
+                late.stop.set()
+            else:
+                await late.done.wait()
+                assert late.error is not None
+                assert first_leaf(late.error, RunError) is not None
+                assert not late.told("round")
+    assert "have left before they gave their model" in late.told("warning")[0]["message"]
 
 
 @pytest.mark.thorough
