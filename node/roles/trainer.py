@@ -120,6 +120,7 @@ from node.visits.visitor_ledger import VisitorLedger
 from p2ptrain.saved.nameless_file import NamelessFile
 from p2ptrain.tasks import EXTERNAL
 from p2ptrain.training import Learner, Trainer
+from p2ptrain.training.logits_trainer import LogitsTrainer
 from p2ptrain.training.site.orders import RankLostError
 
 FREE = HeldProcess(os.getpid())
@@ -464,6 +465,7 @@ def _try_task(node: Node) -> None:
     if isinstance(trainer, RemoteTrainer):
         doubts = trainer.check_task()
     else:
+        trainer = trainer.own if isinstance(trainer, LogitsTrainer) else trainer
         assert isinstance(trainer, Trainer), "a user's own loop has no task"
         doubts = check_task(node.config, trainer.task, trainer.shard, data_seed=trainer.data_seed)
     for doubt in (*idle_site_settings(node.config.site), *node.config.participation.idle(), *doubts):

@@ -1,5 +1,6 @@
 """What members that share logits do not go with is refused in one line, before anything is trained."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from node.config.schema import Config, from_raw
 from node.roles.assembly import check_runnable, own_learner
 from node.roles.logits_check import check_logits
+from node.roles.trainer import _try_task
 from node.swarm.agreed_settings import settings_of
 from node.system.errors import UsageError
 from p2ptrain.training import Trainer
@@ -58,6 +60,20 @@ def test_what_it_goes_with_is_built() -> None:
     for part in ({}, {"privacy": {"privatizer": "example"}}, {"sync": {"strategy": "diloco"}}):
         check_runnable(config_of(LOGITS, part))
     assert isinstance(own_learner(config_of(LOGITS), "peer"), LogitsTrainer)
+
+
+def test_a_node_by_itself_tries_the_task_before_it_starts() -> None:
+    """`up` tries it in a process of its own; `p2ptrain node` tries what it trains with, which is not the task's own
+    trainer here."""
+    config = config_of(LOGITS)
+    told: list[object] = []
+    node = SimpleNamespace(
+        config=config,
+        inner=SimpleNamespace(trainer=own_learner(config, "peer")),
+        journal=SimpleNamespace(emit=told.append),
+    )
+    _try_task(node)  # type: ignore[arg-type]
+    assert told == []
     assert type(own_learner(config_of({"task": {"name": "digits"}}), "peer")) is Trainer
 
 
