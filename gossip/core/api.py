@@ -169,7 +169,7 @@ class RegionClaim:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrivals:
-    """Progress of one round: how many neighbours there are, how many of them have announced it (or a later one), and
+    """Progress of one round: how many neighbours have begun, how many of them have announced it (or a later one), and
     how many of their updates have arrived."""
 
     neighbours: int

@@ -68,11 +68,13 @@ class RoundCloser:
         return min(self._longest, delivered or 0.0)
 
     def arrivals(self, round: int) -> Arrivals:
-        """Return what has arrived of a round so far, of the neighbours that are not paused."""
+        """Return what has arrived of a round so far, of the neighbours that are not paused, and have announced a round:
+        a newcomer that has not begun is late with nothing."""
         engine = self._context.engine
         paused = engine.paused(round, trio.current_time())
-        rounds = [it.announced_round for peer, it in engine.seated().items() if peer not in paused]
-        announced = sum(at is not None and at >= round for at in rounds)
+        said = (it.announced_round for peer, it in engine.seated().items() if peer not in paused)
+        rounds = [at for at in said if at is not None]
+        announced = sum(at >= round for at in rounds)
         arrived = self._standing(round).fresh
         return Arrivals(neighbours=len(rounds), announced=max(announced, arrived), arrived=arrived)
 

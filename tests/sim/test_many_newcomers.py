@@ -10,6 +10,7 @@ import trio.testing
 from sim_swarm import STEP_SECONDS, Member, swarm
 
 from node.system.errors import RunError, first_leaf
+from node.training.in_time import LEAST_ROUNDS
 from node.training.joining import NEWCOMERS_S, WAITED_OUT_S
 from node.training.lead import AHEAD_S
 
@@ -68,6 +69,26 @@ async def test_the_first_member_that_was_not_believed_goes_back_to_the_others_an
             assert newest is not None
             assert newest.round <= first.node.state.round < int(kept.name.rpartition("-")[2])
             for it in (first, *late):
+                it.stop.set()
+
+
+async def test_a_newcomer_that_has_not_begun_is_late_with_nothing(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It waits for five seconds, which are many short rounds of the first member: that one was told to slow down."""
+    with trio.fail_after(200):
+        async with swarm(tmp_path) as members:
+            first = await members.start("first", **SETTINGS)
+            await trio.sleep(20 * PHASE_S)
+            late = await members.start("late", wait_for=1, **SETTINGS)
+            began = first.node.state.round
+            while not late.told("joined"):  # noqa: ASYNC110
+                await trio.sleep(PHASE_S)
+            assert first.node.state.round > began + LEAST_ROUNDS
+            assert not any("arrived in time" in it["message"] for it in first.told("warning"))
+            while not first.told("round")[-1]["updates_in_time"]:  # noqa: ASYNC110
+                await trio.sleep(PHASE_S)
+            for it in (first, late):
                 it.stop.set()
 
 
