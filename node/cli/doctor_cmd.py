@@ -95,6 +95,8 @@ def doctor(
         role=role,
     )
     asked = _measuring(measure, neighbours, round_time, watts, price_kwh)
+    if run_dir is not None and not run_dir.exists() and not json:  # or a name that is mistyped
+        typer.echo(f"note: there is no {run_dir} yet: what is checked is a new node in it", err=True)
     run_dir = run_dir_of(run_dir, swarm, invite)
     raw, member = settings_in(run_dir, merged(config or (), set_ or (), given), invite)
     subject = _subject(raw, run_dir)

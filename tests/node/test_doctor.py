@@ -213,6 +213,15 @@ def test_a_fit_machine_ends_with_0(offline, capsys, tmp_path):
     assert checks >= {"packages", "port", "disk", "device", "memory", "clock", "peers"}
 
 
+def test_a_run_folder_that_is_not_there_is_told_as_one_to_come(offline, capsys, tmp_path):
+    """A mistyped name was answered with "A node can run here", of a default model."""
+    there, absent = str(tmp_path), str(tmp_path / "firts")
+    for folder in (there, absent):
+        main(["doctor", "--task", "digits", "--run-dir", folder, "--measure", "0"])
+        said = capsys.readouterr().err
+        assert (f"there is no {folder} yet" in said) == (folder == absent)
+
+
 def test_what_a_node_could_not_start_with_ends_with_1_and_the_fix(offline, capsys, tmp_path):
     task = ["--task", "byte-lm", "--data", str(tmp_path / "nothing here")]
     assert main(["doctor", *task, "--run-dir", str(tmp_path)]) == 1
