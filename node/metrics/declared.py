@@ -508,7 +508,8 @@ METRICS: Final[tuple[Metric, ...]] = (
         ),
         page=(
             "share of the neighbours' updates, over the newest 20 rounds, that came before the phase after "
-            "their round had ended; -1: alone, or one round closed"
+            "their round had ended (of neighbours that have announced any: newcomers wait before they begin); "
+            "-1: alone, or one round closed"
         ),
         wrong="below 0.8: an exchange is about as long as a round. Below 0.5: [UpdatesLate](#updateslate)",
         sources=(Value(RoundTrained, "updates_in_time", unknown=-1),),
