@@ -894,14 +894,15 @@ class Engine:
 
     def stood_before(self, peers: Collection[PeerId]) -> None:
         """Note that, before this process began, rounds with these members withstood the liars."""
+        self._probation.vouch(peers)
         self.round_outvoted_liars(peers)
-        self._probation.vouch(self._stood_with)
 
     def round_outvoted_liars(self, members: Iterable[PeerId] = ()) -> None:
         """Note that a round had members enough to outvote the liars: from now on a few neighbours are never
         believed."""
         self.outvoted_liars = True
-        for peer in members:
+        # New keys have a seat in turn: who has not served has stood with nobody.
+        for peer in filter(self._probation.established, members):
             self._stood_with[peer] = None
             self._stood_with.move_to_end(peer)
         while len(self._stood_with) > MAX_STOOD_WITH:

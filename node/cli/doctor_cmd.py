@@ -95,9 +95,8 @@ def doctor(
         role=role,
     )
     asked = _measuring(measure, neighbours, round_time, watts, price_kwh)
-    if run_dir is not None and not run_dir.exists() and not json:  # or a name that is mistyped
-        typer.echo(f"note: there is no {run_dir} yet: what is checked is a new node in it", err=True)
-    run_dir = run_dir_of(run_dir, swarm, invite)
+    is_new = run_dir is not None and not run_dir.exists()
+    given_dir, run_dir = run_dir, run_dir_of(run_dir, swarm, invite)
     raw, member = settings_in(run_dir, merged(config or (), set_ or (), given), invite)
     subject = _subject(raw, run_dir)
     if member is not None:
@@ -115,6 +114,8 @@ def doctor(
         page = {"fit": fit, "findings": [it.as_dict() for it in findings], "contribution": contribution}
         typer.echo(jsonlib.dumps(page, allow_nan=False))
     else:
+        if is_new:  # or its name is mistyped
+            typer.echo(f"note: there is no {given_dir} yet: what was checked is a new node in it", err=True)
         _show(console, findings, fit=fit)
     return 0 if fit else EXIT_FAILED
 

@@ -185,15 +185,16 @@ class CheckpointStore:
 
     def set_all_aside(self) -> Path | None:
         """Rename the newest whole checkpoint, so that it no longer counts, and remove all others: another model goes
-        on in an earlier round. Return its folder; None where there is none. Raises OSError, with nothing removed, where
-        it cannot be renamed."""
+        on in an earlier round. As many are kept under such names as of others. Return its folder; None where there is
+        none. Raises OSError, with nothing removed, where it cannot be renamed."""
         kept, aside = self.newest_whole(), None
         if kept is not None:
             aside = self.folder / f"{_ALONE}{kept.name}"
             shutil.rmtree(aside, ignore_errors=True)
             kept.rename(aside)
             sync_folder(self.folder)
-        for folder in self._folders():
+        older = sorted(self.folder.glob(f"{_ALONE}*"), key=lambda each: (each.stat().st_mtime_ns, each.name))
+        for folder in (*self._folders(), *older[: -self._keep]):
             shutil.rmtree(folder, ignore_errors=True)
         return aside
 

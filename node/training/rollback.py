@@ -1,15 +1,17 @@
-"""How a first node that trained alone goes back to where the others are.
+"""How a node that trained alone goes back to where the others are.
 
-It began, and several came at once. None of them could take its word: from where each stands, it is what the one liar
-is that f = 1 allows for (joining.py). So they began together, in the first round, and it is as far ahead of them as
-when they came, for good: an update of one side is never in time for the other.
+A first node began, and several came at once. None of them could take its word: from where each stands, it is what the
+one liar is that f = 1 allows for (joining.py). So they began together, in the first round, and it is as far ahead of
+them as when they came, for good: an update of one side is never in time for the other. It is the same with a member
+that comes back alone, where all went down at once.
 
 It goes back when more than f and more than half of its neighbours have trained behind it for long, where newcomers
-count in full once they have served (gossip/updates/probation.py). It takes their model as a newcomer does, and does so
-only where no round of the run was ever held against f liars. So it trusts the others no more than it would have at its
-start, and no crowd of new keys takes a member out of a swarm that stands. What such a crowd could do is to have a node
-that was always alone lose what it trained alone: so that is kept beside the checkpoints. Neighbours that are slower are
-no reason, and it does so once in a life: a node that is faster than all others would only lose its steps.
+count in full once they have served (gossip/updates/probation.py). It takes their model as a newcomer does. Where no
+round of the run was ever held against f liars it trusts the others no more by that than it would have at its start.
+Where one was, it counts those alone with whom it was: no crowd of new keys takes a member out of a swarm that stood.
+What such a crowd could do is to have a node that was always alone lose what it trained alone: so that is kept beside
+the checkpoints. Neighbours that are slower are no reason, and it does so once in a life: a node that is faster than all
+others would only lose its steps. docs/decisions/0145 has more.
 """
 
 import trio
@@ -21,8 +23,8 @@ from node.training.run_watch import may_roll_back
 
 
 async def roll_back(node: Node) -> bool:
-    """Take the others' model and round where they have trained behind this node for long, and it was always alone.
-    Return False, with nothing changed, where that is not so, or too few of them give their model."""
+    """Take the others' model and round where enough have trained behind this node for long. Return False, with nothing
+    changed, where they have not, or too few of them give their model."""
     state = node.state
     is_over = state.finished or state.training_over.is_set()  # nobody would train on from there
     if is_over or not may_roll_back(node.service, state) or not _are_behind(node):
@@ -41,8 +43,7 @@ async def roll_back(node: Node) -> bool:
 
 
 def _are_behind(node: Node) -> bool:
-    """Return whether more than f and more than half of the neighbours have trained too far behind this node for long:
-    where a round ever withstood f liars, counted are those with whom one did.
+    """Return whether more than f and more than half of the neighbours have trained too far behind this node for long.
     A vote upwards, as of `swarm_round`, would be no evidence: one liar that says a low round lowers it."""
     neighbours, oldest = node.service.neighbours(), node.state.round - node.config.network.max_staleness
     behind = {peer: it.round for peer, it in neighbours.items() if it.gives and it.round < oldest}

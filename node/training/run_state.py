@@ -158,7 +158,9 @@ class RunState:
     def checkpoint_due(self) -> bool:
         """Return whether a checkpoint is written once the current round is closed."""
         every = self.config.node.checkpoint_every
-        return self.last_round or self.owes_checkpoint or (every > 0 and (self.round + 1) % every == 0)
+        # There is none of the model that goes on, nor of what was ever held against liars.
+        went_back = self.rolled_back and (self.saved_round is None or self.saved_round > self.round + 1)
+        return self.last_round or self.owes_checkpoint or went_back or (every > 0 and (self.round + 1) % every == 0)
 
     def evaluation_due(self) -> bool:
         """Return whether the model is evaluated once the current round is closed."""

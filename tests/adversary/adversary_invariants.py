@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from adversary_scenario import FIRST_ALONE, LAYERS
+from adversary_scenario import ALL_BACK, FIRST_ALONE, LAYERS
 from adversary_stage import Life, Stage
 
 from gossip.core.ids import PeerId
@@ -157,7 +157,7 @@ class Watch:
 
 def went_back(stage: Stage, life: Life) -> bool:
     """Whether this is a first one that was alone, and has joined the others, who came later."""
-    first = stage.scenario.kind in FIRST_ALONE and life.number == 0
+    first = stage.scenario.kind in FIRST_ALONE | ALL_BACK and life.number == 0
     return first and any(event["at"] > stage.scenario.moment for event in life.member.told("joined"))
 
 
@@ -272,15 +272,29 @@ def _adoptions(stage: Stage, found: Violations) -> None:
     f, hostile = stage.scenario.f, {str(peer) for peer in stage.ever_hostile}
     for it in stage.adoptions:
         liars = len(it.donors & hostile)
-        if liars and (len(it.donors) <= f or 2 * liars >= len(it.donors)):
+        rows = len(it.donors) + (len(it.donors) <= 2 * f)  # the own model beside few (decision 37)
+        if liars and (len(it.donors) <= f or 2 * liars >= rows):
             found.add("adopted", f"{it.name} at {it.at:.0f} s of {len(it.donors)} donors, {liars} of them hostile")
 
 
 def _first_alone(stage: Stage, found: Violations) -> None:
     """Who was alone before all others came trains with them in the end, and has gone back once."""
     for life in stage.lives:
+        if stage.scenario.kind in ALL_BACK and life.ends and not _is_among_others(stage, life):
+            found.add("alone", f"{life.member.name} has closed its last rounds without the others")
         if stage.scenario.kind in FIRST_ALONE and life.number == 0 and len(life.member.told("joined")) != 1:
             found.add("alone", f"{life.member.name} has joined {len(life.member.told('joined'))} times")
+
+
+LAST_ROUNDS: Final = 3
+"""Rounds in which those that have come back are together, before as many last ones: members drift apart by two, and in
+those others may have left."""
+
+
+def _is_among_others(stage: Stage, life: Life) -> bool:
+    honest = {str(peer) for peer in stage.honest_peers}
+    last = life.member.told("round")[-2 * LAST_ROUNDS : -LAST_ROUNDS]
+    return all(len(honest.intersection(event["staleness"])) >= COMPANY_SHARE * (len(honest) - 1) for event in last)
 
 
 def _shifts(stage: Stage, found: Violations) -> None:
@@ -335,7 +349,9 @@ def company_of(stage: Stage, life: Life) -> float | None:
     """How many honest members a node's rounds had in the mean; None for too short a life."""
     honest = {str(peer) for peer in stage.honest_peers}
     rounds = life.member.told("round")
-    if went_back(stage, life):
+    if stage.scenario.kind in ALL_BACK:
+        rounds = [event for event in rounds if event["at"] > max(other.began for other in stage.lives)]
+    elif went_back(stage, life):
         rounds = [event for event in rounds if event["at"] > life.member.told("joined")[0]["at"]]
     return fmean(len(honest.intersection(event["staleness"])) for event in rounds) if len(rounds) >= 5 else None
 

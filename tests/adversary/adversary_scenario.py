@@ -76,6 +76,10 @@ FIRST_ALONE: Final = frozenset({"first_alone"})
 """And one: the first has trained for long when all others come at once, who cannot take its word. It goes back to
 them."""
 
+ALL_BACK: Final = frozenset({"all_back"})
+"""And one: all honest nodes are killed at once, and come back one after another, each further behind the first than
+any may be."""
+
 SAYS_SHIFT: Final = 1
 """Number of that one."""
 
@@ -91,6 +95,7 @@ LATER: Final = {
     "shifts": 9000,
     "statistics": 10000,
     "first_alone": 11000,
+    "all_back": 12000,
 }
 """Kinds by their first seeds; those after it are of the same kind, up to the next."""
 
@@ -111,6 +116,12 @@ COMES_AT: Final = 65.0
 
 FIRST_ALONE_S: Final = 150.0
 """And where the first was alone: in its eleventh, far more than any may be behind."""
+
+GAP_S: Final = 80.0
+"""And between two that come back, where all were killed: more than five rounds."""
+
+ALL_BACK_ROUNDS: Final = 28
+"""Of a run in which they do: the last one is back with half of them left."""
 
 FIRST_ALONE_ROUNDS: Final = 24
 """Of a run with such a first one: the others serve eight before it goes back, and then all are together."""
@@ -186,6 +197,8 @@ class Scenario:
         """When it is worth most to lie."""
         if self.kind in FIRST_ALONE:
             return FIRST_ALONE_S
+        if self.kind in ALL_BACK:
+            return COMES_AT + GAP_S
         moments = {"resume": self.leaves_at + self.away_s, "end": LEAST_S - ROUND_S, "steady": 10 * ROUND_S}
         return COMES_AT if self.late else moments.get(self.kind, 0.0)
 
@@ -263,6 +276,8 @@ def draw_scenario(kind: str, rng: random.Random, seed: int) -> Scenario:
         shape |= {"honest": 8, "f": 1, "degree": 8}
     if kind in PAUSES | SHIFTS | STATISTICS | FIRST_ALONE:
         shape |= {"honest": 5, "f": 1}
+    if kind in ALL_BACK:
+        shape |= {"honest": 4, "f": 1, "rounds": ALL_BACK_ROUNDS}
     if kind in FIRST_ALONE:
         shape |= {"rounds": FIRST_ALONE_ROUNDS}
     if kind == "open":

@@ -19,11 +19,13 @@ import torch
 import trio
 from adversary_members import SWARM, enroll, gate_of
 from adversary_scenario import (
+    ALL_BACK,
     AWAY,
     BOUND,
     COMES_AT,
     FIRST_ALONE,
     FIRST_ALONE_S,
+    GAP_S,
     HIDDEN,
     PAUSES,
     SAYS_SHIFT,
@@ -179,6 +181,8 @@ class Stage:
                 await self._start(number, wait_for=1)
         if scenario.kind == "resume":
             await self._leave_and_return(early - 1)
+        if scenario.kind in ALL_BACK:
+            await self._go_down_and_return()
         for life in self.lives:
             await life.member.done.wait()
 
@@ -193,6 +197,16 @@ class Stage:
         await life.member.done.wait()
         await trio.sleep_until(self.scenario.leaves_at + self.scenario.away_s)
         await self._start(number, wait_for=1)
+
+    async def _go_down_and_return(self) -> None:
+        await trio.sleep_until(COMES_AT)
+        for life in self.lives:
+            life.ends = False
+            life.member.kill()
+            await life.member.done.wait()
+        for number in range(self.scenario.honest):
+            await self._start(number, wait_for=0)
+            await trio.sleep(GAP_S)
 
     def extreme_statistics(self) -> bytes:
         """What a liar states of its data: the end of the range for all inputs, of a crowd."""
@@ -240,7 +254,7 @@ class Stage:
                 self.network.set_link(key_of(name).peer_id, life.peer, FAR)
         sections = {section: dict(keys) for section, keys in self.scenario.sections.items()}
         sections["node"] |= {"shard_index": number, "shard_count": self.scenario.honest + 1, "role": role}
-        sections["node"]["checkpoint_every"] = 2 if self.scenario.kind == "resume" else 0
+        sections["node"]["checkpoint_every"] = 2 if self.scenario.kind in {"resume", *ALL_BACK} else 0
         if self.scenario.has_regions:
             sections["node"]["region"] = self.scenario.region_of(number)
             wait_for = min(wait_for, self.scenario.honest // 2 - 1)

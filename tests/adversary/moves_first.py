@@ -1,9 +1,9 @@
-"""Moves at a first node that was alone, and at those that come to it all at once."""
+"""Moves at a first node that was alone, and at those that come to it: all at once, or one after another."""
 
 import numpy as np
 import trio
 from adversary_move import Act, move
-from adversary_scenario import FIRST_ALONE, FIRST_ALONE_S
+from adversary_scenario import ALL_BACK, FIRST_ALONE, FIRST_ALONE_S
 from moves_chains import LOOK_S, VECTORS, lie, new_epoch, take_part
 
 
@@ -12,7 +12,7 @@ from moves_chains import LOOK_S, VECTORS, lie, new_epoch, take_part
     variants=VECTORS,
     seconds=(100, 500),
     speaks=("link",),
-    among=FIRST_ALONE,
+    among=FIRST_ALONE | ALL_BACK,
 )
 async def _beside(act: Act) -> None:
     """In step with the first one, true or not: it bears out where that one is, and is company for it."""
@@ -38,7 +38,7 @@ async def _beside(act: Act) -> None:
     variants=("flip", "zero", "mean"),
     seconds=(100, 500),
     speaks=("link", "offer"),
-    among=FIRST_ALONE,
+    among=FIRST_ALONE | ALL_BACK,
 )
 async def _behind(act: Act) -> None:
     """Train behind the first one, at its pace or slower, before the others come and after: by itself it must not take
@@ -54,7 +54,7 @@ async def _behind(act: Act) -> None:
         await trio.sleep(act.move.amount)
 
 
-@move("first.among", variants=VECTORS, seconds=(60, 300), speaks=("link",), among=FIRST_ALONE)
+@move("first.among", variants=VECTORS, seconds=(60, 300), speaks=("link",), among=FIRST_ALONE | ALL_BACK)
 async def _among(act: Act) -> None:
     """Come with the others, train with them with true or false models, and be a donor."""
     await trio.sleep_until(FIRST_ALONE_S)

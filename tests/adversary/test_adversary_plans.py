@@ -57,6 +57,8 @@ DEFAULT_SEEDS = (
     10008,
     11000,
     11013,
+    12000,
+    12001,
 )
 """Few that together draw all there is; `make soak` plays the first 500, and meetings of the next 300."""
 

@@ -365,3 +365,34 @@ def test_an_exchange_is_timed_from_the_first_word_of_an_update_until_it_is_appli
     it.set_fetch("updates", 4.0)  # its follower is woken once more
     it.accepted(second, 7.0)
     assert it.exchange_times.seconds(quorum=1.0, liars=0) == 4.0
+
+
+def test_who_has_a_seat_on_probation_has_stood_with_nobody(it):
+    """New keys have a seat in turn. All that ever had one would be in the checkpoint, and count in full after it."""
+    it.round_closed()
+    it.on_hello(C, hello(CAROL), 0.0)
+    it.round_outvoted_liars([A, B, C])
+    assert it.outvoted_liars
+    assert it.stood_with() == {A, B}
+
+
+def test_with_whom_it_stood_before_a_restart_is_no_newcomer_after_it():
+    it = engine()
+    it.stood_before([A, C])
+    it.round_closed()
+    assert it.outvoted_liars
+    assert it.stood_with() == {A, C}
+    many = [Identity(bytes([100 + number]) * 32).peer_id for number in range(8)]
+    assert it.seated_of([*many, A, C]) == [many[0], A, C]
+
+
+def test_who_is_far_ahead_may_be_a_donor_and_is_no_member():
+    """Of two that say later rounds than all others, each of another one, the nearer one alone would be taken."""
+    it = engine()
+    it.set_fetch("nothing", 0.0)
+    for who, round_ in ((ALICE, 40), (BOB, 400)):
+        it.on_hello(who.peer_id, hello(who, link=link(by=who, round=round_).raw), 0.0)
+    assert it.standing(40, 0.0).staleness == {A: 0}
+    assert it.donors(40) == {A: 0, B: 0}
+    assert it.donors(43) == {A: 3, B: 0}
+    assert it.donors(45) == {B: 0}

@@ -1,5 +1,6 @@
 """A checkpoint is whole or skipped, whatever happened to the disk."""
 
+import os
 import resource
 import signal
 from pathlib import Path
@@ -125,6 +126,13 @@ def test_the_newest_whole_one_is_kept_aside_where_another_model_goes_on(store: C
     assert torch.equal(
         read(store.folder / "alone-round-00000008").part("trainer")["parameters"], torch.arange(100.0) + 8
     )
+
+
+def test_no_more_are_kept_aside_than_others_are(store: CheckpointStore) -> None:
+    for number in range(10, 15):
+        os.utime(store.save(make(number)), (number, number))
+        store.set_all_aside()
+    assert sorted(path.name for path in store.folder.iterdir()) == [f"alone-round-000000{n}" for n in (12, 13, 14)]
 
 
 def test_where_there_is_no_checkpoint_none_is_kept_aside(store: CheckpointStore) -> None:

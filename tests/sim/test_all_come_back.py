@@ -6,45 +6,46 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from sim_swarm import STEP_SECONDS, Member, swarm
+from sim_swarm import STEP_SECONDS, Member, Swarm, swarm
 
-SETTINGS: dict[str, Any] = {
-    "train": {"rounds": 3000, "eval_every": 3000},
-    "sync": {"f": 1},
-    "node": {"checkpoint_every": 10},
-}
 PHASE_S = 5 * STEP_SECONDS
-NAMES = ("a", "b", "c", "d")
 
 
-async def _went_down(members: Any) -> list[Member]:
+def settings(f: int) -> dict[str, dict[str, Any]]:
+    train = {"rounds": 3000, "eval_every": 3000}
+    return {"train": train, "sync": {"f": f}, "node": {"checkpoint_every": 10}}
+
+
+async def went_down(members: Swarm, names: str, f: int) -> None:
     """Train together until rounds have withstood the liars, and are in the checkpoints. All are killed then."""
-    everyone = [await members.start(name, wait_for=len(NAMES) - 1, **SETTINGS) for name in NAMES]
+    everyone = [await members.start(name, wait_for=len(names) - 1, **settings(f)) for name in names]
     await trio.sleep(33 * PHASE_S)
     assert all(it.node.service.outvoted_liars for it in everyone)
     for it in everyone:
         it.kill()
         await it.done.wait()
-    return everyone
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("gap_s", [3.0, 30.0, 60.0])
+@pytest.mark.parametrize(
+    ("names", "f", "gap_s"),
+    [("abcd", 1, 3.0), ("abcd", 1, 30.0), ("abcd", 1, 60.0), ("abc", 1, 30.0), ("abcde", 2, 40.0)],
+)
 async def test_members_that_come_back_one_after_another_are_one_swarm_again(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, gap_s: float
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, names: str, f: int, gap_s: float
 ) -> None:
-    """The first two train alone, and far apart, before the others are there. Two are more than f = 1, so the third one
+    """The first f + 1 train alone, and far apart, before the others are there. They are more than f, so the next one
     takes their models; the first one finds most of those behind it with whom it had stood."""
-    with trio.fail_after(3 * gap_s + 120):
+    with trio.fail_after(len(names) * gap_s + 120):
         async with swarm(tmp_path) as members:
-            await _went_down(members)
+            await went_down(members, names, f)
             back: list[Member] = []
-            for name in NAMES:
-                back.append(await members.start(name, wait_for=0, **SETTINGS))
+            for name in names:
+                back.append(await members.start(name, wait_for=0, **settings(f)))
                 assert back[-1].resumed
                 await trio.sleep(gap_s)
             began = trio.current_time()
-            while not all(it.told("round")[-1]["members"] == len(NAMES) for it in back):  # noqa: ASYNC110
+            while not all(it.told("round")[-1]["members"] == len(names) for it in back):  # noqa: ASYNC110
                 await trio.sleep(PHASE_S)
             assert trio.current_time() - began < 60
             rounds = [it.node.state.round for it in back]
@@ -61,10 +62,10 @@ async def test_a_member_that_comes_back_alone_goes_back_for_no_new_keys(
     """It knows from its checkpoint with whom it stood: three newcomers at once are none of them."""
     with trio.fail_after(600):
         async with swarm(tmp_path) as members:
-            await _went_down(members)
-            back = await members.start("a", wait_for=0, **SETTINGS)
+            await went_down(members, "abcd", 1)
+            back = await members.start("a", wait_for=0, **settings(1))
             await trio.sleep(40 * PHASE_S)
-            late = [await members.start(name, wait_for=3, **SETTINGS) for name in ("e", "f", "g")]
+            late = [await members.start(name, wait_for=3, **settings(1)) for name in "efg"]
             while not any("another --run-dir" in it["message"] for it in back.told("warning")):  # noqa: ASYNC110
                 await trio.sleep(PHASE_S)
             await trio.sleep(60)

@@ -10,6 +10,7 @@ closed properly (a goodbye, sockets freed) within `SHUTDOWN_S`; only then are th
 """
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -365,7 +366,8 @@ class Libp2pTransport:
         await self._pubsub.wait_until_ready()
         await self._swarm.listen(*map(parse_listen, self._config.listen))
         self._host.fix_addrs()
-        self._addresses = OwnAddresses(self._host.get_transport_addrs(), self._peer_id, trio.current_time)
+        # Not trio's clock: threads without it ask too, as that of multicast DNS.
+        self._addresses = OwnAddresses(self._host.get_transport_addrs(), self._peer_id, time.monotonic)
         await self._pubsub.join()
 
     async def _shut_down(self, services: trio.CancelScope) -> None:
