@@ -13,6 +13,7 @@ import ipaddress
 import socket
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -120,10 +121,15 @@ def limit_buffers(listener: socket.socket) -> None:
 
 
 async def serve(
-    app: ASGIApp, listener: socket.socket, *, tls: ssl.SSLContext | None = None, transfers: Transfers = Transfers()
+    app: ASGIApp,
+    listener: socket.socket,
+    *,
+    tls: Callable[[], ssl.SSLContext] | None = None,
+    transfers: Transfers = Transfers(),
 ) -> None:
-    """Answer until cancelled. `listener` listens already, and the caller closes it. `tls`: over HTTPS. `app` finds a
-    function in each request's `scope["state"]["hold"]`, which it calls once it agrees to a transfer."""
+    """Answer until cancelled. `listener` listens already, and the caller closes it. `tls`: over HTTPS, each connection
+    by what it returns then. `app` finds a function in each request's `scope["state"]["hold"]`, which it calls once it
+    agrees to a transfer."""
     connections = Connections(transfers)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_hasten_at_the_end, connections)
@@ -132,7 +138,11 @@ async def serve(
 
 
 async def _talk(
-    app: ASGIApp, connections: Connections, tls: ssl.SSLContext | None, max_body: int, stream: trio.SocketStream
+    app: ASGIApp,
+    connections: Connections,
+    tls: Callable[[], ssl.SSLContext] | None,
+    max_body: int,
+    stream: trio.SocketStream,
 ) -> None:
     try:
         host, port = stream.socket.getpeername()[:2]
@@ -140,7 +150,7 @@ async def _talk(
         await trio.aclose_forcefully(stream)
         return
     # The handshake of TLS is a part of the first head's time.
-    spoken = stream if tls is None else trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
+    spoken = stream if tls is None else trio.SSLStream(stream, tls(), server_side=True, https_compatible=True)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         scope["state"]["hold"] = lambda: connections.hold(connection, host)

@@ -15,7 +15,7 @@ from node.system.errors import UsageError
 from node.training.executors import SideWork
 from node.training.node import Node
 from node.training.run_state import RunState
-from node.visits.tls_certificate import tls_of
+from node.visits.tls_certificate import certificate_of
 from node.visits.visit_noise import VisitNoise
 from node.visits.visitor_ledger import VisitorLedger
 from node.visits.visitors import ClosedVisits, StepAdvice, VisitedRun, Visitors
@@ -36,7 +36,7 @@ def check_visits(config: Config) -> None:
     certificate that cannot be used: before the settings are kept for the next start."""
     if not config.visits.on:
         return
-    tls_of(config.visits)
+    certificate_of(config.visits)
     for wrong, what in (
         (config.node.role != "trainer", f"a node of role {config.node.role}, which trains nothing"),
         (config.task.name == EXTERNAL, "a loop of the user's own, whose steps the node does not know"),

@@ -2,6 +2,7 @@
 
 import ssl
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from node.config.visits_section import VisitsConfig
@@ -14,23 +15,16 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of each file its time, number and size; None: it is not there."""
 
 
-def tls_of(config: VisitsConfig) -> ssl.SSLContext | None:
-    """Return TLS by the certificate in the settings, None where there is none. Raises UsageError for files that cannot
-    be used."""
-    if config.certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    _load(context, config)
-    return context
-
-
 class RenewedCertificate:
-    """Has the files' certificate shown, also when they have changed."""
+    """The files' certificate, also when they have changed."""
 
-    def __init__(self, context: ssl.SSLContext, config: VisitsConfig) -> None:
-        """`context` has the certificate as it is now."""
-        self._context, self._config = context, config
+    def __init__(self, certificate: Path, key: Path | None) -> None:
+        """Raises UsageError for files that cannot be used."""
+        self._files = certificate, key
         self._loaded = self._seen = self._stamp()
+        self.context: ssl.SSLContext = _context(certificate, key)
+        """TLS by the newest certificate that can be used. A renewed one is another object: a certificate and its key
+        are loaded one after the other, and a handshake between the two would fail."""
 
     def look(self) -> bool:
         """Take a renewed certificate for the connections that come, and return whether there was one. It has not
@@ -40,13 +34,12 @@ class RenewedCertificate:
         if self._seen == self._loaded or self._seen != before:
             return False
         self._loaded = self._seen
-        tls_of(self._config)  # or a key of another certificate would leave the context with half of each
-        _load(self._context, self._config)
+        self.context = _context(*self._files)
         return True
 
     def _stamp(self) -> _Stamp:
         found: list[tuple[int, int, int] | None] = []
-        for file in (self._config.certificate, self._config.key):
+        for file in self._files:
             found.append(None)
             with suppress(OSError):
                 if file is not None:
@@ -55,9 +48,14 @@ class RenewedCertificate:
         return tuple(found)
 
 
-def _load(context: ssl.SSLContext, config: VisitsConfig) -> None:
-    certificate, key = config.certificate, config.key
-    assert certificate is not None, "there is one"
+def certificate_of(config: VisitsConfig) -> RenewedCertificate | None:
+    """Return the certificate in the settings, None where there is none. Raises UsageError for files that cannot be
+    used."""
+    return None if config.certificate is None else RenewedCertificate(config.certificate, config.key)
+
+
+def _context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key, password=lambda: "")  # else OpenSSL asks on the terminal, and waits
     except FileNotFoundError as error:
@@ -67,3 +65,4 @@ def _load(context: ssl.SSLContext, config: VisitsConfig) -> None:
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
         hint = "visits.certificate and visits.key are PEM files of one certificate"
         raise UsageError(f"the certificate {certificate} cannot be used: {why}", hint) from error
+    return context

@@ -28,7 +28,7 @@ from node.system.errors import RunError, UsageError
 from node.system.page_token import is_loopback, load_or_create, matches
 from node.visits.difference_head import HEAD_BYTES
 from node.visits.refusals import Refusal, RefusedVisitError
-from node.visits.tls_certificate import LOOK_S, RenewedCertificate, tls_of
+from node.visits.tls_certificate import LOOK_S, RenewedCertificate, certificate_of
 from node.visits.visit_bounds import Place
 from node.visits.visitors import ModelAnswer, Offload, Visitors
 
@@ -113,7 +113,7 @@ class VisitServer:
         self._offload = offload
         self._warn = warn
         self._token = "" if config.token_file is None else load_or_create(config.token_file)
-        self._tls = tls_of(config)
+        self._certificate = certificate_of(config)
 
     def secrets(self) -> tuple[str, ...]:
         """Return the secrets that no log may show."""
@@ -137,14 +137,17 @@ class VisitServer:
         except RunError as error:
             raise UsageError(error.message, "choose another with visits.listen") from error
         with listener:
-            task_status.started(f"http{'' if self._tls is None else 's'}://{config.listen}")
+            task_status.started(f"http{'' if self._certificate is None else 's'}://{config.listen}")
             transfers = Transfers(
                 max_body=self._visitors.body_bytes, most=config.most_a_round, of_network=config.most_of_network
             )
             async with trio.open_nursery() as nursery:
-                if self._tls is not None:
-                    nursery.start_soon(self._renew, RenewedCertificate(self._tls, config))
-                await serve(self.app(), listener, tls=self._tls, transfers=transfers)
+                certificate = self._certificate
+                if certificate is None:
+                    await serve(self.app(), listener, transfers=transfers)
+                else:
+                    nursery.start_soon(self._renew, certificate)
+                    await serve(self.app(), listener, tls=lambda: certificate.context, transfers=transfers)
 
     async def _renew(self, certificate: RenewedCertificate) -> None:
         while True:

@@ -4,7 +4,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -25,6 +25,7 @@ from node.roles.assembly import check_runnable
 from node.system.errors import UsageError
 from node.visits import visit_server
 from node.visits.difference_head import HEAD_BYTES
+from node.visits.tls_certificate import RenewedCertificate
 from node.visits.visit_server import VisitGuard, VisitServer
 from p2ptrain.visits.model_versions import apply_difference
 
@@ -354,6 +355,29 @@ async def test_a_renewed_certificate_is_shown_and_a_broken_one_is_told_once(
         assert await shown_in_time(files[0].read_text())
     assert len(messages) == 1
     assert "KEY_VALUES_MISMATCH" in messages[0]
+
+
+def shown_by(context: ssl.SSLContext) -> str:
+    """The certificate of a handshake, without a socket."""
+    anybody = ssl.create_default_context()
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = anybody.wrap_bio(to_client, to_server)
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    for end in (client, server, client):
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    return ssl.DER_cert_to_PEM_cert(client.getpeercert(binary_form=True) or b"")
+
+
+def test_a_renewed_certificate_takes_nothing_from_connections_that_come_meanwhile(tmp_path: Path) -> None:
+    files = certificate(tmp_path)
+    renewed = RenewedCertificate(*files)
+    before, of_before = renewed.context, files[0].read_text()
+    certificate(tmp_path)
+    assert [renewed.look(), renewed.look()] == [False, True]
+    assert shown_by(renewed.context) == files[0].read_text()
+    assert shown_by(before) == of_before, "its certificate and key are not replaced one after the other"
 
 
 def post_of(body: bytes) -> bytes:
