@@ -132,8 +132,9 @@ def rank_of_site(asked: argparse.Namespace) -> None:
     begun = [parameter.detach().clone() for parameter in model.parameters()]
     steps(0, 2 * ROUND)
     ratios: list[Cost] = []
+    after = steps(0, asked.steps)
     for turn in range(asked.turns):
-        before = steps(0, asked.steps)
+        before = after
         with torch.no_grad():  # members begin with one model
             for parameter, value in zip(model.parameters(), begun, strict=True):
                 parameter.copy_(value)

@@ -55,6 +55,13 @@ from p2ptrain.training.private_training import PrivateTraining
 LAST_ROUND_S: Final = 30.0
 """Seconds that a private loop's last round gets to be closed, once the loop has ended. Chosen."""
 
+UNTOLD_SHARE: Final = 0.2
+"""Of a round's steps: so many may be taken, the one that tells of them included, before a node is told. A correction
+waits as long at most, beside what the exchange takes. Chosen."""
+
+UNTOLD_S: Final = 0.5
+"""The same in seconds: a pause begins within a second. Chosen."""
+
 GENESIS: Final = "genesis.f32"
 """The model with which the run began, in the node's folder: fp32 little-endian. Newcomers are tracked from it, and it
 cannot be drawn again from a seed as a task's can."""
@@ -220,15 +227,17 @@ class JoinedNode:
         """Whether the node runs: not after the run's last round."""
         return self._thread is not None and self._thread.is_alive()
 
-    def step(self) -> None:
-        """Count a step that was taken. Raises P2PTrainError where the node has failed; after the run's last round, only
-        count."""
+    def step(self, taken: int = 1) -> None:
+        """Count the steps that were taken since the last call. Raises P2PTrainError where the node has failed; after
+        the run's last round, only count."""
         if not self.is_here:
             return
         if self._ending:  # the loop goes on alone
             if self.model is not None:
                 self.model.global_step += 1
             return
+        if self.node is not None:
+            self.node.inner.told_together = taken
         try:
             if self.executor.advance():
                 self._look_again()
@@ -239,6 +248,14 @@ class JoinedNode:
         self._ending = True
         self._join()
         self._check()
+
+    def untold(self) -> int:
+        """Return how many steps may now be taken before `step` is called for all of them."""
+        if self.node is None or self._ending or self._private is not None:
+            return 0
+        state = self.node.state
+        share = UNTOLD_SHARE * min(1.0, state.overlap_steps / self.node.pace.steps)  # no correction waits longer
+        return self.node.inner.untold(share, UNTOLD_S)
 
     def wait_closed(self) -> None:
         """Wait until the newest round is closed, and apply its correction: for a loop that cannot go on without it."""

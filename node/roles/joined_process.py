@@ -92,16 +92,17 @@ class ProcessNode:
         self._pid = os.getpid()
         self._begin(self.go_on, None)
 
-    def step(self) -> None:
-        """Count a step that was taken. Raises P2PTrainError where the node has failed; after the run's last round, only
-        count. Where the child has died, start another one."""
+    def step(self, taken: int = 1) -> None:
+        """Count a step that was taken, one at a time, as `untold` has it. Raises P2PTrainError where the node has
+        failed; after the run's last round, only count. Where the child has died, start another one."""
         if not self._is_here or self._host is None:
             return
-        taken = self._host.step_taken()
+        assert taken == 1, "each step is told"
+        counters = self._host.step_taken()
         if self._over:  # the loop goes on alone
             return
         try:
-            self._note(self._call("step", taken))
+            self._note(self._call("step", counters))
         except ChannelClosedError:
             self._replace()
         except P2PTrainError:
@@ -112,6 +113,10 @@ class ProcessNode:
             self.stop(cut_short=True)
             raise
         self.has_trained = True
+
+    def untold(self) -> int:
+        """Return 0: the child counts each step as it is taken."""
+        return 0
 
     @property
     def _is_here(self) -> bool:

@@ -1,19 +1,19 @@
 """One node for all ranks that train one model: rank 0 has it, the others follow.
 
 Ranks hold equal models, and DDP keeps them so while each takes the same steps. What the swarm changes is changed in
-rank 0's model, and handed on to the others between the same two steps: a word after each step (one small broadcast),
-and after the few with a correction the parameters as well.
+rank 0's model, and handed on to the others between the same two steps: a word after some of the steps (one small
+broadcast, that says how many steps the next is from here), and with a correction the parameters as well.
 
-    rank 0   step -> JoinedNode.step() -> parameters corrected? -> word, parameters -> next step
-    others   step -> ------------------------------------------ <- word, parameters -> next step
+    rank 0   steps -> JoinedNode.step() -> parameters corrected? -> word, parameters -> next steps
+    others   steps -> ------------------------------------------ <- word, parameters -> next steps
 
 Where the model is sharded (FSDP2, tensor parallelism) rank 0 has a part of it alone. What its node asks of the whole is
 then a word as well, an `Order` of sharded_model.py, which the others follow before they wait for the next word. The
 vectors of its strategy lie in slices in all ranks, where the settings allow it.
 """
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import IntEnum
@@ -77,8 +77,18 @@ class LoopNode(Protocol):
         """Return the state with which another process can go on."""
 
 
+class LedNode(LoopNode, Protocol):
+    """A node that may count several steps at once."""
+
+    def step(self, taken: int = 1) -> None:
+        """Count the steps that were taken since the last call. Raises P2PTrainError where the node has failed."""
+
+    def untold(self) -> int:
+        """Return how many steps may now be taken before `step` is called for all of them."""
+
+
 class _Word(IntEnum):
-    """What rank 0 says after a step."""
+    """What rank 0 says after a step, or several."""
 
     ON = 0
     CHANGED = 1
@@ -103,6 +113,8 @@ class Ranks:
     shards: ShardedModel | None = None
     """Of a sharded model."""
     learner: UserModel | None = None
+    untold: int = 0
+    """How many steps are taken before the next word: after each of them it would cost small models some percent."""
     _spoken: torch.Tensor | None = None
     """Where a word lies, the same tensor for all of them: gloo's thread may let go of a tensor long after the broadcast
     returned. Were its hold the last one, that thread would need Python to free it, which may be ending by then."""
@@ -129,14 +141,15 @@ class Ranks:
         assert isinstance(begun, _Begun)
         return begun
 
-    def say(self, word: "_Word | Order" = _Word.ON) -> _Word:
-        """Return the word of rank 0, in every rank. The others follow its orders until one comes."""
+    def say(self, word: "_Word | Order" = _Word.ON, untold: int = 0) -> _Word:
+        """Return the word of rank 0, and note how many steps are `untold` after it, in every rank. The others follow
+        its orders until one comes."""
         if self._spoken is None:
-            self._spoken = torch.zeros(1, dtype=torch.int64, device="cpu")
+            self._spoken = torch.zeros(2, dtype=torch.int64, device="cpu")
         while True:
-            self._spoken.fill_(word)
+            self._spoken[0], self._spoken[1] = int(word), untold
             dist.broadcast(self._spoken, dist.get_global_rank(self.words, 0), self.words)
-            said = int(self._spoken)
+            said, self.untold = (int(each) for each in self._spoken)
             if said in _WORDS:
                 return _Word(said)
             if self.leads:
@@ -179,12 +192,14 @@ class _Begun:
 class LeadingNode:
     """Rank 0's node: the one there is, and what the others are to know of it."""
 
-    node: LoopNode
+    node: LedNode
     ranks: Ranks
     learner: Callable[[], UserModel]
     config: Config
     node_dir: Path
     _changes: int = 0
+    _taken: int = 0
+    """Steps that the node has not counted yet."""
 
     @property
     def addresses(self) -> list[str]:
@@ -234,13 +249,14 @@ class LeadingNode:
 
     def step(self) -> None:
         """Count a step, and hand on what the swarm has changed. Raises P2PTrainError, in all ranks."""
-        try:
-            self.node.step()
-        except P2PTrainError:
-            with suppress(RuntimeError):
-                self.ranks.say(_Word.FAILED)
-            raise
-        self._hand_on()
+        self._taken += 1
+        if self.ranks.untold:
+            self.ranks.untold -= 1
+            assert self.ranks.learner is not None
+            self.ranks.learner.note_step()
+            return
+        self._tell()
+        self._hand_on(self.node.untold())
 
     def stop(self, *, cut_short: bool) -> None:
         """End the node. The others have its last correction too, unless `cut_short`."""
@@ -249,12 +265,10 @@ class LeadingNode:
                 self.ranks.shards.left = True
             self.node.stop(cut_short=True)
             return
-        try:
+        if self._taken:
+            self._tell()
+        with self._failing_together():
             self.node.stop(cut_short=False)
-        except P2PTrainError:
-            with suppress(RuntimeError):
-                self.ranks.say(_Word.FAILED)
-            raise
         self.ranks.say(_Word.LEAVING)
         self._hand_on()
 
@@ -271,14 +285,28 @@ class LeadingNode:
         """Return the state with which another process can go on."""
         return self.node.snapshot()
 
+    def _tell(self) -> None:
+        taken, self._taken = self._taken, 0
+        with self._failing_together():
+            self.node.step(taken)
+
+    @contextmanager
+    def _failing_together(self) -> Iterator[None]:
+        try:
+            yield
+        except P2PTrainError:
+            with suppress(RuntimeError):
+                self.ranks.say(_Word.FAILED)
+            raise
+
     def _let_go_of_slices(self) -> None:
         if self.ranks.shards is not None:
             self.ranks.shards.end_slices(waits=False)
 
-    def _hand_on(self) -> None:
+    def _hand_on(self, untold: int = 0) -> None:
         assert self.ranks.learner is not None
         changes = self._changes if self.ranks.shards is not None else self.ranks.learner.changes
-        if self.ranks.say(_Word.ON if changes == self._changes else _Word.CHANGED) is _Word.CHANGED:
+        if self.ranks.say(_Word.ON if changes == self._changes else _Word.CHANGED, untold) is _Word.CHANGED:
             self.ranks.share_parameters()
         self._changes = changes
 
@@ -322,6 +350,9 @@ class FollowingNode:
         assert self.ranks.learner is not None
         self.ranks.learner.take_step()
         self.has_trained = True
+        if self.ranks.untold:
+            self.ranks.untold -= 1
+            return
         if self._take_up() is _Word.LEAVING:
             raise RunError("rank 0 has left the swarm, and this rank takes more steps", AS_MANY_STEPS)
 

@@ -95,6 +95,8 @@ class InnerLoop:
         self.steps = 0
         self.phase_steps = 0
         """Steps of the phase that is being trained."""
+        self.told_together = 1
+        """How many steps a loop of the user's own has taken since it reported the last."""
         self.late_steps = 0
         """How many steps after its snapshot the last correction was applied."""
         self.stands = False
@@ -102,6 +104,9 @@ class InnerLoop:
         self.adoptions = 0
         """How many times another model took the place of this one."""
         self._clock = clock
+        self._planned = 1
+        self._step_seconds = math.inf
+        """Of the newest step."""
         # Unbounded in type, but at most one correction a round, one difference of visitors and one adoption are in it.
         self._door: deque[_Change] = deque()
 
@@ -125,6 +130,7 @@ class InnerLoop:
         `schedule_step(steps so far)` is the place in the learning rate's schedule; None: the trainer's own count.
         `rate_factor(steps so far)` multiplies the rate there. `planned`: how many steps it will have, as far as known.
         """
+        self._planned = planned
         losses, finite, steps, seconds, tokens_before = 0.0, 0, 0, 0.0, self.trainer.tokens
         work = 0.0
         skipped_before = self.trainer.skipped_steps
@@ -145,19 +151,24 @@ class InnerLoop:
             place = schedule_step(steps) if schedule_step else None
             if self.trainer.steps_elsewhere:
                 yield  # somebody else's loop takes the step now
-            factor, skipped = rate_factor(steps), self.trainer.skipped_steps
-            loss = self.trainer.take_step(place, rate_factor=factor)
+            together = self.told_together if self.trainer.steps_elsewhere else 1
+            for _ in range(together):
+                factor, skipped = rate_factor(steps), self.trainer.skipped_steps
+                loss = self.trainer.take_step(place, rate_factor=factor)
+                if loss is None:
+                    break
+                if math.isfinite(loss):  # the step was skipped otherwise, or its loss is not known
+                    losses, finite = losses + loss, finite + 1
+                if self.trainer.skipped_steps == skipped:
+                    work += 1.0 if self.trainer.steps_elsewhere else factor
+                steps += 1
+                self.steps += 1
             if loss is None:
                 break
-            if math.isfinite(loss):  # the step was skipped otherwise, or its loss is not known
-                losses, finite = losses + loss, finite + 1
-            if self.trainer.skipped_steps == skipped:
-                work += 1.0 if self.trainer.steps_elsewhere else factor
-            steps += 1
-            self.steps += 1
             if not self.trainer.steps_elsewhere:
                 yield  # before the clock is read: an inline executor gives the step its virtual time here
             elapsed = self._clock() - began
+            self._step_seconds = elapsed / together
             seconds += elapsed
             self.compute_seconds += elapsed
         self.settle()
@@ -193,6 +204,15 @@ class InnerLoop:
             if self.stands:
                 return None
             yield
+
+    def untold(self, share: float, most_s: float) -> int:
+        """Return how many steps a loop of the user's own may take before it tells of them: at most `share` of those
+        planned with the one that tells, and those of `most_s` seconds. None of them ends the phase, and no change of
+        the model waits already. For the thread that trains."""
+        if self._door or self.stands:
+            return 0
+        left = self._planned - self.phase_steps
+        return max(0, math.floor(min(share * self._planned, most_s / max(self._step_seconds, 1e-9), left)) - 1)
 
     def correct(
         self,

@@ -11,6 +11,7 @@ that are not released.
 
 import inspect
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -85,6 +86,8 @@ class UserModel:
         self.units: Mapping[str, str] = {}
         self.newest_loss = math.nan
         """Mean loss of the newest step, where the user's loop has told it."""
+        self._noted: deque[float] = deque()
+        """The losses of steps that are noted, and not yet counted by `take_step`."""
         self.ended = False
         """Whether the user's loop takes no more steps. Set by the thread that trains."""
         self.changes = 0
@@ -265,15 +268,21 @@ class UserModel:
         return None if self.private_steps is None else self.private_steps.micro_batch
 
     def take_step(self, schedule_step: int | None = None, *, rate_factor: float = 1.0) -> float | None:
-        """Note the step that the user's loop has taken. Return the loss that it has told, else nan; None when it takes
-        no more. The rate is the user's: the arguments are not used."""
+        """Count the step that the user's loop has taken, or the first of those that are noted. Return the loss that it
+        has told, else nan; None when it takes no more. The rate is the user's: the arguments are not used."""
         if self.ended or self.budget_spent:
             return None
+        if not self._noted:
+            self.note_step()
+        return self._noted.popleft()
+
+    def note_step(self) -> None:
+        """Note the step that the user's loop has taken, to be counted by `take_step`."""
         self.global_step += 1
         if self.optimizer is not None:
             self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
-        loss, self.newest_loss = self.newest_loss, math.nan
-        return loss
+        self._noted.append(self.newest_loss)
+        self.newest_loss = math.nan
 
     def vector(self) -> torch.Tensor:
         """Return a copy of the live parameters, fp32 (d,) on the CPU; of those that may leave, where the own moves are

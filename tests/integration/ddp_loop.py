@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from test_join import ALONE, evaluate, loss_of, model_of
 from torch.nn.parallel import DistributedDataParallel
 
 import p2ptrain
+from node.roles.joined_ranks import Ranks
 
 
 def main() -> None:
@@ -22,12 +24,20 @@ def main() -> None:
     model = DistributedDataParallel(bare)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     peers = [] if peer == "-" else [peer]
+    words: list[None] = []
+    say = Ranks.say
+
+    def counted(ranks: Ranks, *word: Any) -> Any:
+        words.append(None)
+        return say(ranks, *word)
+
+    Ranks.say = counted  # type: ignore[method-assign]
     with p2ptrain.join(
         model,
         optimizer,
         peers=peers,
         run_dir=out / "run",
-        inner_steps=5,
+        inner_steps=20,
         wait_for=len(peers),
         settings=ALONE,
         quiet=True,
@@ -40,7 +50,7 @@ def main() -> None:
         done = swarm.global_step
         seen = len(swarm.peers) if rank == 0 else None
     digest = hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in bare.parameters())).hexdigest()
-    found = {"digest": digest, "first": first, "done": done, "peers": seen, "loss": evaluate(bare)}
+    found = {"digest": digest, "first": first, "done": done, "peers": seen, "loss": evaluate(bare), "words": len(words)}
     (out / f"rank{rank}.json").write_text(json.dumps({**found, "run_dir": str(swarm.run_dir)}))
     dist.destroy_process_group()
 

@@ -52,13 +52,13 @@ def loss(model: nn.Module) -> float:
 def left_and_joined_again(model: nn.Module, optimizer: torch.optim.Optimizer, out: Path, **given: Any) -> list[int]:
     """Steps at the joins of a loop that keeps the swarm's state itself, and takes it up before a block and in one."""
     counted = []
-    first = p2ptrain.join(model, optimizer, run_dir=out / "run", inner_steps=5, quiet=True, **given)
+    first = p2ptrain.join(model, optimizer, run_dir=out / "run", inner_steps=20, quiet=True, **given)
     with first:
         take_steps(model, optimizer, range(12))
         kept = first.leave()
     assert bool(kept) == first.has_node
     for is_inside in (False, True):
-        again = p2ptrain.join(model, optimizer, run_dir=out / "run", inner_steps=5, quiet=True, **given)
+        again = p2ptrain.join(model, optimizer, run_dir=out / "run", inner_steps=20, quiet=True, **given)
         if not is_inside:
             again.load_state_dict(kept)
         with again:
@@ -95,7 +95,7 @@ def main() -> None:
         optimizer,
         peers=peers,
         run_dir=out / "run",
-        inner_steps=5,
+        inner_steps=20,
         wait_for=len(peers),
         settings={**ALONE, **given},
         quiet=True,

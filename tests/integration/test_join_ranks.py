@@ -63,6 +63,7 @@ def test_two_ranks_are_one_member_and_go_on_from_its_folder(tmp_path: Path) -> N
     rounds = [fields for fields in map(json.loads, events) if fields["event"] == "round"]
     assert max(fields["members"] for fields in rounds) == 2
     assert one["loss"] < 1.0, "5.0 at the beginning"
+    assert one["words"] == other["words"] < 300, "one for several of 400 steps"
 
     again, followed = ranks(tmp_path / "ranks", "-", 20)
     assert again["first"] == followed["first"] >= 400
@@ -118,7 +119,7 @@ def test_sharded_ranks_go_on_in_other_numbers_and_cuts_and_in_one_process(tmp_pa
             assert sum(each["here"] for each in found) == len(expected_d), "each value in one rank"
     model = model_of()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    with p2ptrain.join(model, optimizer, run_dir=tmp_path / "run", inner_steps=5, settings=ALONE, quiet=True) as swarm:
+    with p2ptrain.join(model, optimizer, run_dir=tmp_path / "run", inner_steps=20, settings=ALONE, quiet=True) as swarm:
         assert swarm.global_step == done
         for step in range(done, done + 5):
             loss_of(model, step).backward()

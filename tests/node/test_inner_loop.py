@@ -12,6 +12,7 @@ from p2ptrain.tasks import Shard
 from p2ptrain.training import TrainConfig, Trainer
 from p2ptrain.training.logits_trainer import LogitsTrainer
 from p2ptrain.training.private_training import PrivateTraining
+from p2ptrain.training.user_model import UserModel
 
 T = TypeVar("T")
 
@@ -41,6 +42,51 @@ def test_a_phase_counts_what_it_did(trainer: Trainer) -> None:
     assert phase.step_seconds == 1.0
     assert phase.state is None
     assert torch.equal(phase.theta_d, trainer.vector())
+
+
+def of_a_users_loop(steps: int) -> UserModel:
+    """A learner whose first steps a loop of the user's own has taken, with losses 0, 1, 2, ..."""
+    model = torch.nn.Linear(2, 1)
+    learner = UserModel(model, None, TrainConfig(threads=1), Shard(), data_seed=0)
+    for step in range(steps):
+        learner.tell(loss=float(step), tokens=8)
+        learner.note_step()
+    return learner
+
+
+def test_steps_of_a_users_loop_that_are_told_together_all_count() -> None:
+    loop = InnerLoop(of_a_users_loop(5))
+    work = loop.phase(enough=lambda done: done >= 6, keep_state=lambda: False, planned=6)
+    next(work)
+    loop.told_together = 5
+    next(work)
+    assert (loop.phase_steps, loop.steps, loop.trainer.global_step) == (5, 5, 5)
+    loop.told_together = 1
+    with pytest.raises(StopIteration) as end:
+        next(work)
+    phase = end.value.value
+    assert (phase.steps, phase.work, phase.end_step) == (6, 6.0, 6)
+    assert phase.loss == 2.0, "of the five that were told"
+
+
+def test_how_many_steps_need_not_be_told() -> None:
+    times = iter([0.0] + [each for step in range(1, 40) for each in (0.1 * step, 0.1 * step)])
+    loop = InnerLoop(of_a_users_loop(0), clock=lambda: next(times))
+    assert loop.untold(0.2, 0.5) == 0, "how long a step takes is not known yet"
+    work = loop.phase(enough=lambda done: done >= 20, keep_state=lambda: False, planned=20)
+    next(work)
+    for told in (1, 1):
+        loop.told_together = told
+        next(work)
+    assert loop.untold(0.2, 0.5) == 3, "a fifth of twenty, with the one that tells"
+    assert loop.untold(0.5, 0.25) == 1, "steps of 0.1 s"
+    assert loop.untold(0.5, 0.05) == 0
+    loop.correct(torch.zeros(3), taken_at=0)
+    assert loop.untold(0.2, 0.5) == 0, "a correction waits"
+    for _ in range(15):
+        next(work)
+    assert loop.phase_steps == 17
+    assert loop.untold(0.5, 5.0) == 2, "the phase's last step is told"
 
 
 def test_the_snapshot_does_not_move_with_the_model(trainer: Trainer) -> None:
