@@ -142,6 +142,22 @@ def test_builders_at_once_leave_one_whole_file(tmp_path):
     assert len(list(cache_folder().iterdir())) == 1
 
 
+def test_a_user_without_a_home_does_without_a_cache(tmp_path, monkeypatch):
+    """As in a container that runs as a number without a name."""
+
+    def nowhere(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "expanduser", nowhere)
+    with pytest.raises(RuntimeError):
+        Path.home()
+    monkeypatch.setattr(corpus, "_stdlib_files", lambda: [corpus.Source.of(Path(__file__))])
+    assert bytes(open_corpus(None)) == Path(__file__).read_bytes()
+    with pytest.raises(OSError, match="Not a directory"):
+        cache_folder().mkdir(parents=True)
+
+
 def test_a_cut_cache_is_built_anew_and_old_ones_go(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()

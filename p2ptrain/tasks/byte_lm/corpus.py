@@ -84,9 +84,14 @@ class Source:
 
 
 def cache_folder() -> Path:
-    """Return where joined corpora are kept: `$XDG_CACHE_HOME/p2ptrain`, or `~/.cache/p2ptrain`."""
+    """Return where joined corpora are kept: `$XDG_CACHE_HOME/p2ptrain`, or `~/.cache/p2ptrain`. A user without a home,
+    as a container may have, gets a folder that cannot be made, so that nothing is kept, as in a home that is read-only.
+    """
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "p2ptrain"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "p2ptrain"
+    except RuntimeError:
+        return Path(os.devnull) / "p2ptrain"
 
 
 def _python_name() -> str:
