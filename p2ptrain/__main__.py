@@ -2,12 +2,13 @@
 
 import sys
 
-from node.system import interrupts
+from node.system import interrupts, standard_streams
 
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
     interrupts.at_once()  # before anything else is imported
+    standard_streams.usable()
     from node.cli import program
 
     try:
