@@ -1,5 +1,6 @@
 """Dials over real sockets, the addresses that they take, and the mistakes that are named."""
 
+import socket
 from contextlib import suppress
 from functools import partial
 
@@ -15,7 +16,7 @@ from gossip.core.identity import Identity
 from gossip.transport.base import TransportError
 from gossip.transport.libp2p.libp2p_transport import Libp2pConfig, Libp2pTransport
 from gossip.transport.libp2p.multiaddrs import parse_dial
-from gossip.transport.libp2p.tcp import host_and_port
+from gossip.transport.libp2p.tcp import SEGMENT_BYTES, host_and_port
 
 SOMEBODY = Identity(bytes(32)).peer_id
 
@@ -35,6 +36,16 @@ async def test_disconnecting_and_reconnecting() -> None:
         await a.transport.dial(b.address)
         await delivered(b, a, b"pubsub is back too")
         assert a.log[:6] == [("up", b.peer_id), ("lost", b.peer_id)] * 3
+
+
+@pytest.mark.parametrize("listen", ["/ip4/127.0.0.1/tcp/0", "/ip6/::1/tcp/0"])
+async def test_no_packet_is_longer_than_a_tunnel_takes(listen: str) -> None:
+    """Loopback would take 64 kB. Behind a link that drops longer ones without a word, hellos passed and no update."""
+    node = Node(listen=(listen,))
+    async with running(node):
+        stream = await trio.open_tcp_stream(*host_and_port(Multiaddr(node.address)))
+        async with stream:
+            assert stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= SEGMENT_BYTES
 
 
 async def test_simultaneous_dials_are_one_connection() -> None:
