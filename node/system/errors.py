@@ -33,6 +33,15 @@ _OS_HINTS = {
     errno.EMFILE: "raise the limit on open files (ulimit -n 4096)",
 }
 
+_OF_PYTHON = {
+    "can't start new thread": (
+        "the system lets this node begin no more threads",
+        "raise the limit on processes (ulimit -u; in a container --pids-limit)",
+    ),
+    "Could not determine home directory.": ("this user has no home folder", "set HOME to one, or write whole paths"),
+}
+"""What Python says by its words alone: message and hint."""
+
 
 class P2PTrainError(Exception):
     """The root of our errors: `message` says what is wrong, `hint` what to do about it (may be empty)."""
@@ -122,6 +131,8 @@ def _known(error: BaseException) -> P2PTrainError | None:
         return UsageError(str(error), "--debug shows where this was found")
     if said := lost_device(error):
         return RunError(f"the device was lost ({said})", LOOK_AT_THE_DEVICE)
+    if isinstance(error, RuntimeError) and str(error) in _OF_PYTHON:
+        return RunError(*_OF_PYTHON[str(error)])
     if faults.is_out_of_memory(error):
         return RunError(faults.out_of_memory(error), "use a smaller model or batch (--set train.batch_size=...)")
     return None

@@ -206,6 +206,9 @@ def test_a_run_without_checkpoints_says_so(capsys, tmp_path):
         ),
         (ValueError("two\nlines."), UsageError, "two lines; --debug"),
         (MemoryError(), RunError, "out of memory"),
+        (RuntimeError("can't start new thread"), RunError, "no more threads; raise the limit on processes (ulimit -u"),
+        (RuntimeError("Could not determine home directory."), RunError, "no home folder; set HOME to one"),
+        (RuntimeError("else"), RunError, "unexpected RuntimeError: else; this is a bug"),
         (KeyError("x"), RunError, "unexpected KeyError: 'x'; this is a bug"),
         (UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), RunError, "this is a bug"),
         (
