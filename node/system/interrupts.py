@@ -20,9 +20,15 @@ a half-made folder, a terminal."""
 
 
 def at_once() -> None:
-    """Let Ctrl-C end this process at once, without a message, from now on. A process that ignores SIGINT still does."""
+    """Let Ctrl-C end this process at once, without a message, from now on. A process that ignores SIGINT still does.
+
+    SIGTERM does so by itself, but for process 1, as in a container without an init: the system gives it no signal that
+    it has no handler for, so one that came early would be lost, and a kill without a checkpoint would follow.
+    """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave)
+    if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _leave)
 
 
 def raising() -> bool:
