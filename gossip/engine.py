@@ -74,6 +74,17 @@ MODEL_AGE: Final = 2
 """The age in links of the oldest model that a newcomer takes: half of what staleness allows. So it can wait for the
 others' models, and the neighbour serves one snapshot to all newcomers for some rounds (updates/publisher.py)."""
 
+TWIN_REFUSALS: Final = 3
+"""Refusals of our newest link as an old one, with no neighbour's welcome between them, that show another process with
+our key. One comes of a connection that was held up, and one liar alone cannot keep the others from welcoming us."""
+
+TWIN: Final = (
+    "another node runs with our identity, from a copy of this folder or of its identity.key: the one that was started "
+    "last is heard, and the other trains alone; stop one of them, or give it a new folder (and in a private swarm an "
+    "invite of its own)"
+)
+"""What the operator of either is told."""
+
 JITTER_LEAST: Final = 0.75
 JITTER_MOST: Final = 1.25
 """Bounds of the factor by which each pause of periodic work is drawn."""
@@ -228,6 +239,7 @@ class Engine:
             network_of=connections.network_of,
         )
         self._warned_of_twin = False
+        self._too_old_in_a_row = 0
         self.fetch: Fetch = "updates"
         """What is fetched from the neighbours: updates, models or nothing."""
 
@@ -367,11 +379,14 @@ class Engine:
 
     def _look_for_twin(self, link: UpdateHeader) -> None:
         newest = self.publisher.newest
-        if newest is not None and link.place > newest.place and not self._warned_of_twin:
+        if newest is not None and link.place > newest.place:
+            self._warn_of_twin()
+
+    def _warn_of_twin(self) -> None:
+        """Tell the operator, once, that another process signs with our key."""
+        if not self._warned_of_twin:
             self._warned_of_twin = True
-            self._actions.tell(
-                "warning", self.me, detail="another node runs with our identity; give it a key of its own"
-            )
+            self._actions.tell("warning", self.me, detail=TWIN)
 
     # -- hellos
 
@@ -395,6 +410,8 @@ class Engine:
     def on_hello_answer(self, peer: PeerId, raw: bytes, now: float) -> None:
         """Handle the answer to our hello: both admit each other, or the connection is of no use. Raises RemoteError."""
         self._hellos.take_answer(peer, raw, now)
+        if peer in self.neighbours:  # others need not have read our link
+            self._too_old_in_a_row = 0
 
     @property
     def met_bootstrap(self) -> bool:
@@ -419,8 +436,15 @@ class Engine:
                 raise RemoteError(Reason.REPLAYED, "a hello with an old link")
 
     def hello_refused(self, peer: PeerId, refusal: RemoteError) -> None:
-        """Count a peer's refusal of our hello under its reason, without a charge, and drop that peer."""
+        """Count a peer's refusal of our hello under its reason, without a charge, and drop that peer.
+
+        Warns of another process with our key where one after another says that our newest link is an old one. libp2p
+        drops what others forward under our own name, so nothing but these refusals tells of it.
+        """
         self.peer_scores.refuse(peer, refusal)
+        self._too_old_in_a_row += refusal.reason is Reason.REPLAYED
+        if self._too_old_in_a_row >= TWIN_REFUSALS:
+            self._warn_of_twin()
         self.mesh.drop(peer, f"it refused our hello: {refusal}")
 
     # -- who comes and who goes

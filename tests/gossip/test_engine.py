@@ -17,7 +17,7 @@ from gossip.core.ids import RunId
 from gossip.core.messages import Hello, parse_hello
 from gossip.core.statements import regional_statement
 from gossip.discovery.record_exchange import RECORDS_PER_S
-from gossip.engine import MAX_SEEN, Connections, Engine, NoConnections
+from gossip.engine import MAX_SEEN, TWIN, TWIN_REFUSALS, Connections, Engine, NoConnections
 from gossip.hellos.hello import HELLO_BURST
 from gossip.updates.hash_chain import EquivocationError
 from gossip.updates.mesh import SWAP_EVERY_S
@@ -276,6 +276,30 @@ def test_who_has_no_room_for_us_is_no_neighbour(it):
     it.on_hello_answer(A, hello(admitted=False), 0.0)
     assert A not in it.neighbours
     assert Disconnect(peer=A, hurried=False) in it.drain()
+
+
+TOO_OLD = RemoteError(Reason.REPLAYED, "a hello with an old link")
+
+
+def warnings(it: Engine) -> list[str]:
+    told = [each.event for each in it.drain() if isinstance(each, EmitEvent)]
+    return [event.detail for event in told if event.name == "warning"]
+
+
+def test_refusals_of_our_newest_link_as_an_old_one_tell_of_another_process_with_our_key_once(it):
+    for peer in (A, B):
+        it.hello_refused(peer, TOO_OLD)
+    assert warnings(it) == [], "a connection that was held up brings an old link too"
+    for peer in (A, B, A, B):
+        it.hello_refused(peer, TOO_OLD)
+    assert warnings(it) == [TWIN]
+
+
+def test_one_liar_cannot_tell_of_another_process_with_our_key_while_others_welcome_us(it):
+    for at in range(2 * TWIN_REFUSALS):
+        it.hello_refused(A, TOO_OLD)
+        it.on_hello_answer(B, hello(BOB), at / 10)
+    assert warnings(it) == []
 
 
 def test_a_goodbye_ends_it_and_is_not_dialled_after(it):
