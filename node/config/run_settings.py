@@ -204,7 +204,10 @@ def _checked(file: Path, trained: Raw) -> Kept:
     if not file.exists():
         return Kept(raw=decided, trained=True)
     try:
-        written, unknown = _known(read_file(file))
+        read = read_file(file)
+        if not read:  # no node writes such a file: all settings of the run would fall back to their defaults
+            raise UsageError(f"{file} is empty")
+        written, unknown = _known(read)
     except UsageError as error:
         note = f"{error.message}: going on with the checkpoint's settings"
         return Kept(raw=decided, trained=True, notes=(note,))

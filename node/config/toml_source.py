@@ -59,7 +59,7 @@ def read_file(path: Path) -> Raw:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} is too large for a configuration file", "give a TOML file with --config")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors of Windows write a mark before the first line
         return _placed(tomllib.loads(text), path, _lines_in(text))
     except FileNotFoundError:
         raise UsageError(f"there is no configuration file {path}", "give a TOML file with --config") from None

@@ -133,6 +133,23 @@ def test_a_damaged_file_is_passed_over_where_there_is_a_checkpoint(tmp_path: Pat
         kept_in(young)
 
 
+@pytest.mark.parametrize("text", ["", "\n", "\ufeff"])
+def test_a_file_that_was_cut_to_nothing_does_not_set_all_back_to_the_defaults(tmp_path: Path, text: str) -> None:
+    folder = node_folder(tmp_path / "node", digits())
+    (folder / "config.toml").write_text(text, encoding="utf-8")
+    raw, (note,) = of_node(folder, {})
+    assert from_raw(raw) == digits()
+    assert note == f"{folder / 'config.toml'} is empty: going on with the checkpoint's settings"
+
+
+def test_a_file_that_an_editor_of_windows_saved_is_read(tmp_path: Path) -> None:
+    folder = node_folder(tmp_path / "node", digits())
+    text = digits("train.rounds=170").to_toml().replace("\n", "\r\n").replace(" = ", "\t=\t")
+    (folder / "config.toml").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    raw, notes = of_node(folder, {})
+    assert (from_raw(raw).train.rounds, notes) == (170, ())
+
+
 def test_a_folder_with_another_name_is_that_node(tmp_path: Path) -> None:
     folder = node_folder(tmp_path / "a", digits("node.name=a"))
     raw, _ = of_node(folder.rename(tmp_path / "b"), {"node": {"name": "b"}})
