@@ -108,7 +108,7 @@ def check_run(asked: "Hello | FindRequest", scope: Scope, genesis: Digest) -> No
     if theirs.swarm != scope.swarm:
         raise RemoteError(Reason.WRONG_SWARM, "another swarm")
     if theirs.run != scope.run:
-        raise RemoteError(Reason.WRONG_RUN, "another run: model, task, base model or name differ")
+        raise RemoteError(Reason.WRONG_RUN, "another run: task, model, base model, or strategy and its options differ")
     if asked.genesis != genesis:
         raise RemoteError(Reason.WRONG_MODEL, "another initial model: the seed differs")
 

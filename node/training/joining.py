@@ -233,8 +233,8 @@ def _nobody(node: Node) -> RunError:
     if node.refusals:
         return RunError(
             f"no neighbour after {waited:g} s: {peers} refused ({node.refusals[-1]})",
-            hint="members need the same --task, model options, --seed and swarm name: run the line that they print; "
-            "with p2ptrain.join, the same initial model and frozen parameters",
+            hint="members need the same --task, model options, sync.strategy with its options, --seed and swarm name: "
+            "run the line that they print; with p2ptrain.join, the same initial model and frozen parameters",
         )
     return RunError(
         f"no peer answered within {waited:g} s: {peers}",

@@ -278,6 +278,11 @@ def test_who_has_no_room_for_us_is_no_neighbour(it):
     assert Disconnect(peer=A, hurried=False) in it.drain()
 
 
+def test_a_refusal_for_another_run_names_all_that_a_run_is_made_of(it):
+    with pytest.raises(RemoteError, match="task, model, base model, or strategy and its options differ"):
+        it.on_hello(C, hello(CAROL, scope=OTHER_RUN), 0.0)
+
+
 TOO_OLD = RemoteError(Reason.REPLAYED, "a hello with an old link")
 
 

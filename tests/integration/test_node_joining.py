@@ -57,7 +57,7 @@ def test_a_swarm_of_another_task_is_not_joined(tmp_path: Path) -> None:
         assert stranger.code == 1
         assert "no neighbour after 2 s" in stranger.err
         assert "wrong_run" in stranger.err
-        assert "the same --task, model options" in stranger.err
+        assert "the same --task, model options, sync.strategy with its options" in stranger.err
         assert not first.heard("neighbour_up")
         first.interrupt()
         assert first.end() == 130
