@@ -238,8 +238,9 @@ def _nobody(node: Node) -> RunError:
         )
     return RunError(
         f"no peer answered within {waited:g} s: {peers}",
-        hint="check the address, and that the other node runs and can be reached; to begin a swarm, leave out --peer "
-        "and this --run-dir",
+        hint="check the address, and that the other node runs and can be reached; one that refused this node again and "
+        "again, for other settings, answers its key no more for an hour: another --run-dir has another key; to begin a "
+        "swarm, leave out --peer and this --run-dir",
     )
 
 

@@ -127,7 +127,7 @@ def test_a_metrics_port_in_use(tmp_path: Path, taken_port: int) -> None:
 def test_a_peer_that_does_not_answer(tmp_path: Path) -> None:
     words = ("--peer", PEER, "--set", "node.wait_timeout_s=0.5", "--run-dir", "run")
     run = ran(tmp_path, "node", *QUICK, *listen(), *words)
-    check(run, 1, "no peer answered within 0.5 s", PEER, "check the address")
+    check(run, 1, "no peer answered within 0.5 s", PEER, "check the address", "another --run-dir has another key")
 
 
 def test_a_folder_and_a_port_of_a_living_node(tmp_path: Path) -> None:
