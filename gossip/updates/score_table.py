@@ -28,13 +28,15 @@ POINTS: Final[dict[Reason, float]] = {
     Reason.CONTRADICTED: 34.0,  # memory errors could cause it once
     Reason.WRONG_SHAPE: 34.0,  # signed, and useless
     Reason.NONFINITE: 34.0,  # signed, and harmful; an honest node's training may blow up once
-    Reason.WRONG_MODEL: 34.0,
     Reason.UNKNOWN_CODEC: 34.0,
     Reason.MALFORMED: 25.0,
     Reason.OVERSIZE: 25.0,
     Reason.PROTOCOL: 20.0,
-    Reason.WRONG_SWARM: 10.0,  # mostly a mistyped config at the other end
-    Reason.WRONG_RUN: 10.0,
+    # mostly settings that differ at the other end: 13 hellos in the minute for which a newcomer tries, and somebody is
+    # about to correct them
+    Reason.WRONG_SWARM: 3.0,
+    Reason.WRONG_RUN: 3.0,
+    Reason.WRONG_MODEL: 3.0,
     Reason.UNKNOWN_KIND: 5.0,  # perhaps a newer version
     Reason.TIMEOUT: 1.0,  # an overloaded node times out every few seconds and stays below half of a ban
     Reason.REPLAYED: 2.0,  # a network reorders

@@ -65,6 +65,15 @@ def test_a_timeout_every_minute_never_bans():
     assert not any(it.charge(PEER, Reason.TIMEOUT, 60.0 * n) for n in range(1000))
 
 
+@pytest.mark.parametrize("reason", [Reason.WRONG_SWARM, Reason.WRONG_RUN, Reason.WRONG_MODEL])
+def test_who_tries_with_wrong_settings_for_two_minutes_may_correct_them(reason):
+    it = ScoreTable()
+    a_minute = (0, 0, 1, 1, 3, 3, 9, 20, 20, 36, 36, 59, 59)  # the refusals that a newcomer met, played with two nodes
+    for start in (0.0, 70.0):
+        assert not any(it.charge(PEER, reason, start + second) for second in a_minute)
+    assert any(it.charge(PEER, reason, 140.0 + again) for again in range(20)), "not for ever"
+
+
 def test_equivocation_bans_for_good():
     it = ScoreTable()
     assert it.charge(PEER, Reason.EQUIVOCATION, 0.0)
