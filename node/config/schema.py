@@ -53,7 +53,7 @@ from p2ptrain.outer import Average
 from p2ptrain.step_normalization.unnormalized import Unnormalized
 from p2ptrain.sync import SYNC_STRATEGIES, SyncConfig
 from p2ptrain.sync.strategy_spec import GOSSIP
-from p2ptrain.sync.sync_config import OWN_KEYS, all_options, takers_of
+from p2ptrain.sync.sync_config import OF_REGIONS, OWN_KEYS, all_options, takers_of
 from p2ptrain.training import TrainConfig
 from p2ptrain.training.site.site_config import SiteConfig
 
@@ -267,6 +267,8 @@ def differing(config: Config, sections: Sequence[str]) -> dict[str, dict[str, An
         del default["sync"]["strategy"]
     if config.sync.aggregator != usual.sync.aggregator:
         default["sync"].pop("f")  # who names an aggregator and no f has the aggregator's
+    if config.sync.regions:  # the dump of a run without regions has none of these keys
+        default["sync"] |= {key: getattr(usual.sync, key) for key in OF_REGIONS}
     return {
         section: {key: value for key, value in ours[section].items() if default[section].get(key) != value}
         for section in sections

@@ -117,3 +117,13 @@ def test_a_policy_is_a_table_of_a_file_and_a_region_s_own_of_a_flag(tmp_path: Pa
     assert joined.sync == config.sync
     check_runnable(joined)
     assert joined.node.region == "auto", "its own, which it finds out: the line would end in an error without one"
+
+
+def test_the_line_that_joins_names_no_default_of_a_run_with_regions() -> None:
+    plain = from_raw({"task": {"name": "digits"}, **closed(residency={})})
+    command = join_command(plain, "ADDRESS")
+    assert "sync.regions=" in command
+    assert "region_" not in command
+    assert "residency" not in command
+    rarer = from_raw({"task": {"name": "digits"}, "sync": {"regions": list(REGIONS), "region_every": 5}})
+    assert "sync.region_every=5" in join_command(rarer, "ADDRESS")
