@@ -130,6 +130,7 @@ def test_without_a_network_it_is_one_line_that_says_what_to_do(options):
     with pytest.raises(TaskError, match=r"user/none.* is not here.*hf download user/none --local-dir") as told:
         get("hf-lm", **options)
     assert "\n" not in str(told.value)
+    assert "outgoing traffic has been disabled): where" in str(told.value), "the library's sentence, to its end"
 
 
 def test_what_is_whole_is_taken_without_asking_and_fetched_where_it_is_not(hub, monkeypatch):

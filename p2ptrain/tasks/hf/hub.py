@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from p2ptrain.faults import MAX_REASON_CHARS
 from p2ptrain.tasks.base import TaskError
 from p2ptrain.tasks.hf.extras import require
 
@@ -80,5 +81,13 @@ def _snapshot(name: HubName, files: Sequence[str], kind: str, **how: Any) -> Pat
     except Exception as error:  # of the hub, of its client for HTTP, and of the disk: two dozen kinds
         of = "" if kind == "model" else f" --repo-type {kind}"
         hint = f"where there is a network: hf download {name.repo}{of} --local-dir FOLDER; then give that folder"
-        why = (" ".join(str(error).split()) or type(error).__name__)[:120]
+        why = _why(error)
         raise TaskError(f"{name} is not here, and cannot be fetched from the hub ({why}): {hint}") from error
+
+
+def _why(error: Exception) -> str:
+    """Return the first sentence of what the hub's library says, whole where it is of a usual length: what follows
+    are keywords of calls that nobody here makes."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    sentence = words.partition(". ")[0].rstrip(".")
+    return sentence if len(sentence) <= MAX_REASON_CHARS else f"{sentence[: MAX_REASON_CHARS - 3]}..."
