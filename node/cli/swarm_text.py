@@ -180,7 +180,8 @@ def revoked(signed: "Revocation", handed: Sequence[Path]) -> Said:
     """Return what `swarm revoke` prints."""
     target = signed.target if isinstance(signed.target, str) else signed.target.hex()
     facts = {"what": signed.what.value, "target": target, "reason": signed.reason, "handed_to": list(map(str, handed))}
-    lines = [f"revoked {signed.what.value} {target}", *_handed(handed)]
+    whom = "peer" if signed.what.value == "peer" else "invite"
+    lines = [f"revoked the {whom} {target}", *_handed(handed)]
     if signed.what.value == "peer":
         lines.append("an invite that it came by and that has uses left lets it in under another key: revoke that, too")
     return facts, lines

@@ -252,6 +252,8 @@ def test_who_can_be_named_to_be_revoked(tmp_path: Path, capsys: pytest.CaptureFi
         facts = json.loads(said(capsys, "swarm", "revoke", lab, word, "--reason", "left", "--json")[1])
         assert facts["target"] == target, word
         assert facts["handed_to"] == [str(lab / "node")]
+    words = said(capsys, "swarm", "revoke", lab, "carol")[1]
+    assert words.startswith(f"revoked the invite {carol}\n"), "not of a grant, as the statement calls it"
     kinds = {parse_item(each).what.value for each in waiting(lab / "node")}  # type: ignore[union-attr]
     assert kinds == {"peer", "grant"}
     assert "no member or invite" in mistake(capsys, "swarm", "revoke", lab, "nobody")
