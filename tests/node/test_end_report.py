@@ -121,6 +121,17 @@ def test_of_members_that_share_logits_one_node_s_model_is_exported(tmp_path):
     assert f" export {plan.run_dir / plan.nodes[0].name} " in home, "the run has no mean that could be"
 
 
+@pytest.mark.parametrize(("options", "whose"), [((), "for from_pretrained"), (("task.lora=4",), "adapters for peft")])
+def test_a_model_of_transformers_goes_home_as_their_folder(options, whose, tmp_path):
+    """As safetensors it has the run's names and no configuration, and transformers cannot open it."""
+    config = load([], ["task.name=hf-lm", *options])
+    plan = make_plan(config, run_dir=tmp_path / "run", nodes=2, byzantine=0, cores=2)
+    lines = [line.plain for line in next_lines(plan)]
+    (at,) = [at for at, line in enumerate(lines) if " export " in line]
+    assert lines[at].endswith(f"export {plan.run_dir} --to hf --out model")
+    assert whose in lines[at - 1]
+
+
 def test_a_lost_node_is_named_and_left_out(trained):
     plan, outcome = trained
     nodes = [*outcome.nodes]
