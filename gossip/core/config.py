@@ -1,6 +1,7 @@
 """What an operator may choose about the network, with the reason for each default."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
@@ -89,6 +90,10 @@ class GossipConfig:
     """Bytes; hashing more than this (0.3 ms) goes to a worker thread. Tests on a virtual clock set it out of reach."""
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and math.isnan(value):  # it passes or fails each comparison by its order
+                raise LocalError(f"{field.name} is not a number")
         checks = {
             "degree must be at least 1": self.degree >= 1,
             "quorum must lie in (0, 1]": 0 < self.quorum <= 1,

@@ -142,3 +142,9 @@ def test_a_rate_at_which_nothing_would_arrive_is_refused(name):
     with pytest.raises(LocalError, match="must leave 16384 bytes a second for each of 4 neighbours"):
         GossipConfig(degree=4, **{name: 4 * MIN_RATE - 1.0})
     GossipConfig(degree=4, **{name: 4.0 * MIN_RATE})
+
+
+@pytest.mark.parametrize("name", ["initial_deadline_s", "deadline_k", "silence_s", "up_bytes_per_s", "quorum"])
+def test_no_setting_is_nan(name: str) -> None:
+    with pytest.raises(LocalError, match=f"{name} is not a number"):
+        GossipConfig(**{name: float("nan")})
