@@ -11,7 +11,7 @@ hide every letter a. Names of events and of peers are not text from others, and 
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
@@ -70,9 +70,13 @@ class Redactor:
         return _FORMS.sub(_hidden, text)
 
     def fields(self, fields: Mapping[str, object]) -> dict[str, Any]:
-        """Return the fields with secrets hidden at any depth."""
+        """Return the fields with secrets hidden at any depth, also in the names of inner ones: those come from data, as
+        a table by address does."""
+        return self._fields(fields, str)
+
+    def _fields(self, fields: Mapping[Any, object], named: Callable[[object], str]) -> dict[str, Any]:
         return {
-            str(name): HIDDEN
+            named(name): HIDDEN
             if value and str(name).lower() in SECRET_KEYS
             else value
             if type(value) in _HIDES_NOTHING  # most values of a round event: this halves the time
@@ -90,7 +94,7 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
-            return self.fields(value)
+            return self._fields(value, lambda name: self.text(str(name)))
         if isinstance(value, list | tuple):
             return [self._value(inner) for inner in value]
         shown = self.text(

@@ -108,6 +108,11 @@ def test_fields_are_hidden_by_their_name_and_at_any_depth():
     assert Redactor([PASSPHRASE]).fields(fields) == hidden
 
 
+def test_names_of_inner_fields_are_text_as_well():
+    told = Redactor([PASSPHRASE]).fields({"by_word": {f"of {PASSPHRASE}": 1, 7: {PASSPHRASE: {}}}})
+    assert told == {"by_word": {f"of {HIDDEN}": 1, "7": {HIDDEN: {}}}}
+
+
 def test_an_event_tells_nobody(tmp_path):
     heard = []
     with EventLog(tmp_path / "events.jsonl", sinks=[heard.append]) as emit:
