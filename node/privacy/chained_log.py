@@ -41,6 +41,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from gossip.core.atomic_file import sync_folder
 from node.system.errors import RunError
+from node.system.run_dir import no_locks
 
 What: TypeAlias = Literal["released", "torn", "head"]
 Fields: TypeAlias = Mapping[str, Any]
@@ -387,6 +388,8 @@ def _lock(descriptor: int, path: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise _in_use(path) from None
+    except OSError as error:
+        raise no_locks(path, error) from error
 
 
 def _in_use(path: Path) -> RunError:

@@ -192,6 +192,13 @@ def _open_lock(folder: Path) -> int:
         ) from error
 
 
+def no_locks(path: Path, error: OSError) -> RunError:
+    """Return what to say where a file system takes no lock on a file or folder."""
+    return RunError(
+        f"{path} cannot be locked: {error.strerror}", "put it on a file system that has locks: a disk of this machine"
+    )
+
+
 def _take(descriptor: int, folder: Path) -> None:
     for _ in range(LOCK_TRIES):
         try:
@@ -199,6 +206,8 @@ def _take(descriptor: int, folder: Path) -> None:
             break
         except BlockingIOError:
             time.sleep(LOCK_AGAIN_S)
+        except OSError as error:  # ENOLCK of a network's file system, mostly
+            raise no_locks(folder, error) from error
     else:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         if holder == str(os.getpid()):  # a notebook's cell that is run again

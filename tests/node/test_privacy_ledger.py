@@ -11,6 +11,7 @@ import pytest
 from node.privacy.chained_log import NOTHING, LedgerMark, check_mark
 from node.privacy.ledger import PrivacyLedger, read_ledger
 from node.system.errors import RunError
+from node.system.run_dir import locked
 from p2ptrain.privacy.base import Release
 
 
@@ -199,3 +200,15 @@ def test_a_checkpoints_mark_is_found_or_refused(path: Path) -> None:
     path.unlink()
     with pytest.raises(RunError, match="is not there, or is empty"):
         check_mark(read_ledger(path), mark, path)
+
+
+def test_a_file_system_without_locks_is_one_clear_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(_descriptor: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(RunError, match=r"privacy\.jsonl cannot be locked: No locks available") as caught:
+        PrivacyLedger(path, clock=lambda: 5.0)
+    assert "a file system that has locks" in caught.value.hint
+    with pytest.raises(RunError, match="cannot be locked"), locked(path.parent):
+        pass
