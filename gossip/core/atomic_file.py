@@ -47,7 +47,10 @@ def write_pieces_atomic(path: Path, pieces: Iterable[bytes | memoryview], *, mod
 
 def _check_replaceable(path: Path) -> None:
     """Raise FileExistsError for a device, a pipe, a socket or a name for one, such as /dev/stdout. Nothing else would
-    stop root from putting a file in the place of /dev/null, for all programs of the machine."""
+    stop root from putting a file in the place of /dev/null, for all programs of the machine. Raise IsADirectoryError
+    for a folder that has no name to write beside, as `.` and `/`."""
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     # /dev/stdout leads through /proc to what it is at the time, which may be a file.
     through_proc = path.is_symlink() and path.readlink().is_relative_to("/proc")
     if through_proc or (path.exists() and not path.is_file() and not path.is_dir()):

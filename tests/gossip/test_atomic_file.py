@@ -175,6 +175,17 @@ def test_what_is_no_file_is_not_replaced(kind: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("path", [".", "/", ".."])
+def test_a_folder_without_a_name_is_told_as_a_folder(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    with pytest.raises(OSError, match=r"directory|busy"):
+        write_atomic(Path(path), b"new")
+    assert [each.name for each in tmp_path.rglob("*")] == ["in"]
+
+
 def test_a_link_to_a_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes(b"old")
     (tmp_path / "link").symlink_to("old")
