@@ -1,7 +1,7 @@
 """The events of a node: one frozen dataclass for each. A test checks docs/operations.md#events against them.
 
     emit(RoundTrained(round=3, ...)) ── EventLog (log.py): time, no secrets, a line in events.jsonl ── listeners
-    a line of events.jsonl ── from_line (log.py) ── parse ── the event, or None
+    a line of events.jsonl ── record_in (log.py) ── parse ── the event, or None
 
 Listeners match on types and read fields. A field without a default is given by the emitter and always written. A field
 with the default None is left out of the record while it is None. `parse` reads records of any release: it ignores names

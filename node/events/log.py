@@ -12,13 +12,14 @@ and a new file is begun.
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 from node.events.event_types import Event, Record, parse
 from node.events.redaction import Redactor
@@ -27,6 +28,16 @@ from node.system.errors import RunError
 from node.system.safe_io import say
 
 Sink: TypeAlias = Callable[[Event], None]
+
+MAX_DIGITS: Final = 15
+"""Longest integers that every reader of JSON takes exactly: a double has 53 bits. Counts of bytes have 13 digits at
+most."""
+
+MAX_NUMBER: Final = 1e100
+"""Numbers beyond it measure nothing, and their sums and squares are no numbers any more."""
+
+MAX_TS: Final = 1e11
+"""Times beyond it, in Unix seconds, are no times: the year 5138."""
 
 MAX_BYTES = 256 << 20
 """Most bytes of one file: 200,000 rounds among a few neighbours. Two such files still fit on a small disk."""
@@ -154,17 +165,54 @@ def to_line(record: Mapping[str, object]) -> str:
 
 def event_in(line: str | bytes) -> Event | None:
     """Return the event in a line; None when it holds none that this release knows."""
-    record = from_line(line)
+    record = record_in(line)
     return None if record is None else parse(record)
 
 
 def from_line(line: str | bytes) -> Record | None:
     """Return the record in a line; None when it holds none (a line cut short by a crash, another program's output)."""
+    return _record(line, json.loads)
+
+
+def record_in(line: str | bytes) -> Record | None:
+    """Return the record in a line, its numbers finite and of a size that all readers take; None where there is none, or
+    its time is none: the log may be another machine's."""
+    odd = _ODD.search(line if isinstance(line, bytes) else line.encode(errors="replace"))
+    record = _record(line, _careful if odd else json.loads)
+    ts = None if record is None else record.get("ts")
+    return record if isinstance(ts, int | float) and not isinstance(ts, bool) and 0 <= ts <= MAX_TS else None
+
+
+def _record(line: str | bytes, decode: Callable[[str | bytes], Any]) -> Record | None:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):  # a log may be another machine's
+        value = decode(line)
+    except (ValueError, RecursionError):  # arrays nested a thousand deep are a liar's
         return None
     return value if isinstance(value, dict) and isinstance(value.get("event"), str) else None
+
+
+def _careful(line: str | bytes) -> Any:
+    return _CAREFUL.decode(line if isinstance(line, str) else line.decode())
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if len(text) <= MAX_DIGITS else None
+
+
+def _broken(text: str) -> float | None:
+    value = float(text)
+    return value if abs(value) < MAX_NUMBER else None  # nor is NaN below it
+
+
+def _constant(text: str) -> Any:
+    return None
+
+
+_ODD: Final = re.compile(rb"(?<![\d.])\d{16}|[eE]\+?\d{3}|NaN|Infinity")
+"""What lines with numbers have that are too large: only these are decoded number by number, which takes twice as
+long."""
+
+_CAREFUL: Final = json.JSONDecoder(parse_int=_whole, parse_float=_broken, parse_constant=_constant)
 
 
 def older(path: Path) -> Path:
@@ -174,14 +222,18 @@ def older(path: Path) -> Path:
 
 def read_events(path: Path) -> Iterator[Event]:
     """Yield every event in a log, the older file's first. Lines without an event and missing files are skipped."""
-    yield from (event for record in read_records(path) if (event := parse(record)) is not None)
+    yield from (event for line in _lines(path) if (event := event_in(line)) is not None)
 
 
 def read_records(path: Path) -> Iterator[Record]:
     """Yield every record in a log, the older file's first, those of other releases included."""
+    yield from (record for line in _lines(path) if (record := from_line(line)) is not None)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
     for file in (older(path), path):
         with suppress(FileNotFoundError), file.open("rb") as lines:
-            yield from (record for line in lines if (record := from_line(line)) is not None)
+            yield from lines
 
 
 def _keep_newest(path: Path, most: int) -> None:

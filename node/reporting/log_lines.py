@@ -1,33 +1,20 @@
 """Lines of a node's log, which may be another machine's, cut short, or no log at all: what is no event is counted.
 
-Lines are read one at a time, and no longer than MAX_LINE: memory is bounded whatever the file holds. Numbers that are
-no finite doubles become null before anybody computes with them.
+Lines are read one at a time, and no longer than MAX_LINE: memory is bounded whatever the file holds.
 """
 
-import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
-from node.events.event_types import Event, Record, parse
-from node.events.log import older
+from node.events.event_types import Event, parse
+from node.events.log import older, record_in
 from node.system.errors import RunError
 from node.system.text import plural
 
 MAX_LINE: Final = 1 << 20
 """Longest line that is read: a round among 64 neighbours has some 8 kB."""
-
-MAX_DIGITS: Final = 15
-"""Longest integers that every reader of JSON takes exactly: a double has 53 bits. Counts of bytes have 13 digits at
-most."""
-
-MAX_NUMBER: Final = 1e100
-"""Numbers beyond it measure nothing, and their sums and squares are no numbers any more."""
-
-MAX_TS: Final = 1e11
-"""Times beyond it, in Unix seconds, are no times: the year 5138."""
 
 
 @dataclass
@@ -102,35 +89,3 @@ def _events_in(file: IO[bytes], counts: LineCounts) -> Iterator[Event]:
             counts.strange += 1
         else:
             counts.unknown += 1
-
-
-def record_in(line: bytes) -> Record | None:
-    """Return the record in a line, its numbers finite and of a size that all readers take; None where there is none."""
-    try:
-        value = _CAREFUL.decode(line.decode()) if _ODD.search(line) else json.loads(line)
-    except (ValueError, RecursionError):  # arrays nested a thousand deep are a liar's
-        return None
-    if not isinstance(value, dict) or not isinstance(value.get("event"), str):
-        return None
-    ts = value.get("ts")
-    return value if isinstance(ts, int | float) and not isinstance(ts, bool) and 0 <= ts <= MAX_TS else None
-
-
-def _whole(text: str) -> int | None:
-    return int(text) if len(text) <= MAX_DIGITS else None
-
-
-def _broken(text: str) -> float | None:
-    value = float(text)
-    return value if abs(value) < MAX_NUMBER else None  # nor is NaN below it
-
-
-def _constant(text: str) -> Any:
-    return None
-
-
-_ODD: Final = re.compile(rb"(?<![\d.])\d{16}|[eE]\+?\d{3}|NaN|Infinity")
-"""What lines with numbers have that are too large: only these are decoded number by number, which takes twice as
-long."""
-
-_CAREFUL: Final = json.JSONDecoder(parse_int=_whole, parse_float=_broken, parse_constant=_constant)

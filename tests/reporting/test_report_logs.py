@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from swarm_folders import MEMBER, make_run, member_events, member_round
 
 from node.events.event_types import Event, kinds, parse
-from node.events.log import older
+from node.events.log import older, record_in
 from node.reporting.fairness import jain
 from node.reporting.gathered import Gathered, gather
-from node.reporting.log_lines import MAX_LINE, LineCounts, events_of, record_in
+from node.reporting.log_lines import MAX_LINE, LineCounts, events_of
 from node.reporting.loss_curves import BUCKETS, buckets, first_at, levels
 from node.reporting.node_story import LISTED, Moments, NodeStory
 from node.reporting.partitions import splits
