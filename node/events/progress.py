@@ -89,11 +89,13 @@ class NodeProgress:
     rounds_done: int = 0
     """Rounds closed, counted from the run's first (so a late joiner begins at the swarm's)."""
     first_round: int | None = None
-    """The first round that this process closed, and when; for the ETA."""
+    """The first round that this process closed, and when, later by the pauses since then; for the ETA."""
     first_round_at: float | None = None
     last_round_at: float = 0.0
+    paused_s: float = 0.0
+    """Seconds of pauses since the newest round."""
     rounds: int = 0
-    """Rounds that the run has; 0 until the first is closed."""
+    """Rounds that the run has; 0 until its process has closed one: it may have been given more than the one before."""
     steps: int = 0
     tokens: int = 0
     tokens_per_s: float = 0.0
@@ -195,6 +197,7 @@ class NodeProgress:
                 self.epsilon, self.epsilon_budget = event.epsilon, event.budget
             case Unpaused():
                 self.paused = self.spent  # the end of a policy's pause gives no budget back
+                self.paused_s += max(0.0, event.seconds)
             case CheckpointWritten():
                 self.checkpoint, self.checkpoint_round = event.path, event.round
             case Resumed() | Joined():
@@ -209,6 +212,8 @@ class NodeProgress:
                 self.paused = ""
                 self.state = "finished" if isinstance(event, Finished) else "interrupted"
                 self.summary, self.ended_at = event.summary, event.ts
+                if isinstance(event, Finished):
+                    self.rounds = self.rounds or self.rounds_done  # it had nothing left to do
             case Failed():
                 self.state, self.ended_at, self.paused = "failed", event.ts, ""
                 self.error, self.hint = event.error, event.hint
@@ -231,6 +236,7 @@ class NodeProgress:
         self.state, self.started_at = "running", event.ts
         self.first_round = self.first_round_at = self.error = self.hint = self.summary = self.ended_at = None
         self.pid, self.paused, self.spent = event.pid, "", ""
+        self.rounds, self.paused_s = 0, 0.0
         for key in _COUNTS:
             setattr(self, key, 0)
         self.rejected_by, self.sent_bits, self.published_bits = {}, None, None
@@ -246,7 +252,9 @@ class NodeProgress:
         self.rounds_done, self.rounds = event.round, event.rounds or self.rounds
         if self.first_round is None:
             self.first_round, self.first_round_at = event.round, event.ts
-        self.last_round_at = event.ts
+        elif self.first_round_at is not None:
+            self.first_round_at = min(event.ts, self.first_round_at + self.paused_s)
+        self.last_round_at, self.paused_s = event.ts, 0.0
         if event.rejected_by_reason is not None:  # complete counts: the events `rejected` are thinned out
             self.rejected_by = dict(event.rejected_by_reason)
         self.neighbours, self.members, self.closed_by = event.neighbours, event.members, event.closed_by

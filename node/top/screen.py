@@ -276,6 +276,10 @@ def _peers_table(rows: Sequence[_Row], width: int) -> Table:
     shown = (
         numbers if width >= NARROW else [name for name in numbers if name not in {">round", ">tracked", ">averaged"}]
     )
+    names, trusts = max(cell_len(name) for name, *_ in rows), max(cell_len(trust) for _, trust, *_ in rows)
+    for name in (">stale", ">taken", ">score"):  # they leave before the word of trust is cut to three letters
+        if names + 1 + min(trusts, len("charged")) + sum(len(each) for each in shown) > width:
+            shown = [each for each in shown if each != name]
     table = _table("peer", "trust", *shown)
     table.columns[1].no_wrap = False  # this column alone gives way: `charged, paused until Sun 01:00` is long
     for name, words, style, cells in rows:

@@ -13,6 +13,8 @@ from node.system import text
 from node.training.in_time import LOW
 
 BAR_WIDTH = 40
+LEAST_BAR = 8
+"""Columns below which a bar is left out: it would show eighths of a run. Chosen."""
 NARROW, WIDE = 80, 92
 """Widths of a terminal: the least that the table fits, and from which on it has wider gaps."""
 MAX_NOTES = 5
@@ -82,7 +84,7 @@ def swarm_view(
         nodes_table(nodes, byzantine, width=width),
         *sent_lines(nodes, width),
         Text(""),
-        _bar(nodes, now=now, began=began),
+        _bar(nodes, now=now, began=began, width=width),
         *lines,
     )
 
@@ -127,19 +129,24 @@ def _remaining(node: NodeProgress, now: float) -> float | None:
     if done < 1:
         return None
     pace = (node.last_round_at - node.first_round_at) / done
-    return max(0.0, pace * (node.rounds - node.rounds_done) - (now - node.last_round_at))
+    since = now - node.last_round_at - node.paused_s
+    return max(0.0, pace * (node.rounds - node.rounds_done) - since)
 
 
-def _bar(nodes: Sequence[NodeProgress], *, now: float, began: float) -> RenderableType:
+def _bar(nodes: Sequence[NodeProgress], *, now: float, began: float, width: int) -> RenderableType:
     total = max((node.rounds for node in nodes), default=0)
     done = swarm_round(nodes)
-    row = Table.grid(padding=(0, 2))
-    row.add_row(
-        ProgressBar(total=total or 1, completed=done, width=BAR_WIDTH),
+    words = [
         Text(f"round {text.progress(done, total)}" if total else pause_of(nodes) or "starting"),
         Text(text.duration(now - began), style="dim"),
         Text((total and pause_of(nodes)) or _eta(nodes, now), style="dim"),
-    )
+    ]
+    room = width - sum(len(each) + 2 for each in words)
+    row = Table.grid(padding=(0, 2))
+    if room >= LEAST_BAR:
+        row.add_row(ProgressBar(total=total or 1, completed=done, width=min(BAR_WIDTH, room)), *words)
+    else:  # no word is cut for the bar, which says nothing that they do not
+        row.add_row(*words)
     return row
 
 

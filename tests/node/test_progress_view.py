@@ -332,3 +332,32 @@ def test_a_node_on_a_terminal_tells_its_story_and_the_join_line_is_whole():
     assert "..Zf7M8cV1 signed two different updates in one place\n" in shown
     assert "joined at round 7 with the model of 1 neighbour\n" in shown
     assert "finished  eval loss 5.500 -> 2.500  in 1 min 00 s" in shown
+
+
+def test_the_end_that_is_foretold_is_without_the_pauses_of_the_rounds_before():
+    (node,) = swarm(1, rounds=4)
+    at, left = node.last_round_at, remaining_s([node], node.last_round_at)
+    assert left is not None
+    node.observe(typed({"ts": at + 5000.0, "event": "unpaused", "reason": "hours", "seconds": 5000.0}))
+    assert remaining_s([node], at + 5000.0) == pytest.approx(left), "nothing was done meanwhile"
+    each = left / (node.rounds - node.rounds_done)
+    node.observe(typed(round_event(5, ts=at + 5000.0 + each)))
+    assert remaining_s([node], node.last_round_at) == pytest.approx(left - each)
+
+
+def test_a_process_that_was_given_more_rounds_is_not_said_to_be_at_the_last():
+    (node,) = swarm(1, rounds=10)
+    assert node.rounds_done == node.rounds == 10
+    node.observe(typed({"ts": 1500.0, "event": "finished", "summary": {}}))
+    node.observe(typed(next(node_events(0, rounds=0)) | {"ts": 2000.0}))
+    assert (node.rounds_done, node.rounds) == (10, 0)
+    node.observe(typed({"ts": 2001.0, "event": "finished", "summary": {}}))
+    assert (node.rounds_done, node.rounds) == (10, 10), "it had nothing to do"
+
+
+@pytest.mark.parametrize("width", [36, 40, 50, 80])
+def test_the_line_of_the_bar_is_one_line_with_whole_words(width):
+    lines = drawn(swarm_view(swarm(2), now=1019.0, began=1000.0, width=width), width)
+    (line,) = [each for each in lines if "round 6/10" in each]
+    assert line.rstrip().endswith("left")
+    assert "19 s" in line

@@ -440,3 +440,26 @@ def test_where_there_is_no_run_it_says_so(tmp_path, capsys):
     assert "is not a run folder" in capsys.readouterr().err
     with pytest.raises(UsageError):
         source_of(str(tmp_path / "nothing")).look()
+
+
+@pytest.mark.parametrize("ts", ["Infinity", "NaN", "1e300", "-1", '"12"', "true", "9" * 400])
+def test_a_line_whose_time_is_none_ends_nothing(ts, tmp_path, capsys):
+    write(tmp_path / "node-0", 0)
+    with (tmp_path / "node-0" / EVENTS).open("a") as log:
+        log.write(f'{{"ts": {ts}, "event": "finished"}}\n')
+        log.write(
+            f'{{"ts": 1050.0, "event": "round", "round": 7, "rounds": 9, "bytes_sent": {"9" * 30}, "rejected": 1}}\n'
+        )
+        log.write('{"ts": 1051.0, "event": "round", "round": 8, "rounds": 9, "steps": 2, "tokens_per_s": Infinity}\n')
+    for command in ("status", "top"):
+        assert main([command, str(tmp_path)]) == 0, command
+        shown = capsys.readouterr().out
+        assert "8/9" in shown, "the lines after it are read"
+        assert "inf" not in shown
+        assert "finished" not in shown
+
+
+def test_the_words_of_trust_are_whole_on_a_narrow_terminal():
+    text = "\n".join(drawn(watched(2), 40))
+    assert "gone" in text
+    assert "\u2026" not in text
