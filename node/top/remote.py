@@ -3,9 +3,13 @@
 import http.client
 import json
 import math
+import socket
+import threading
+import time
 import tomllib
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +31,14 @@ MAX_DIGITS = 24
 
 
 def fetch(url: str, token: str = "", *, timeout_s: float = TIMEOUT_S) -> NodeProgress:
-    """Return the state of the node whose page is at `url`. Raises RunError when no node answers there."""
+    """Return the state of the node whose page is at `url`. Raises RunError when no node answers there, or it has not
+    answered whole in `timeout_s` seconds."""
+    begun = time.monotonic()
     base = url.rstrip("/").removesuffix("/status").removesuffix("/metrics")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         request = urllib.request.Request(f"{base}/status", headers=headers)
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        with open_page(request, timeout=timeout_s) as answer:
             raw: Any = json.loads(answer.read(MAX_BYTES), parse_constant=_none, parse_float=_number, parse_int=_whole)
         return TypeAdapter(NodeProgress).validate_python(_shown(raw))  # a pydantic ValidationError is a ValueError
     except urllib.error.HTTPError as error:
@@ -42,8 +48,35 @@ def fetch(url: str, token: str = "", *, timeout_s: float = TIMEOUT_S) -> NodePro
         raise RunError(f"no node answers at {base} ({error})", "a node names its address when it starts") from error
     except (OSError, ValueError, http.client.HTTPException, RecursionError) as error:
         # Another program may have the port by now, which speaks no HTTP, or the network's own port was given.
-        why = error if isinstance(error, OSError) else "it says something else"
+        late = time.monotonic() - begun >= timeout_s and not isinstance(error, TimeoutError | urllib.error.URLError)
+        why = "it is too slow" if late else error if isinstance(error, OSError) else "it says something else"
         raise RunError(f"no node answers at {url} ({why})", "a node names its address when it starts") from error
+
+
+class _Timed(http.client.HTTPConnection):
+    """A connection that ends when its time is over, not only where nothing comes for so long: else a page that sends
+    a byte now and then would hold up a screen for hours."""
+
+    def connect(self) -> None:
+        """Connect, and begin to count."""
+        super().connect()
+        timer = threading.Timer(self.timeout or TIMEOUT_S, _end, [self.sock])
+        timer.daemon = True
+        timer.start()
+
+
+class _TimedPages(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Timed, req)
+
+
+open_page = urllib.request.build_opener(_TimedPages).open
+"""As `urlopen`, with a timeout for the whole answer; by https it is one for each piece."""
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):  # it was closed meanwhile, which is usual
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _none(name: str) -> None:

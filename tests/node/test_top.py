@@ -375,7 +375,7 @@ async def test_the_words_of_a_page_elsewhere_do_nothing_to_the_terminal(capsys):
 
 def test_of_a_page_elsewhere_that_never_ends_only_so_much_is_read(monkeypatch):
     answer = b'{"name": "' + b"x" * MAX_BYTES + b'"}'
-    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO(answer))
+    monkeypatch.setattr("node.top.remote.open_page", lambda *_, **__: io.BytesIO(answer))
     with pytest.raises(RunError, match="it says something else"):
         fetch("http://127.0.0.1:1")
     answer = b'{"name": "short"}' + b" " * MAX_BYTES
@@ -398,7 +398,7 @@ def test_numbers_of_a_page_elsewhere_that_are_none_end_nothing(number, monkeypat
         {"peers": {"p": peer}},
     ):
         text = json.dumps(node | fields).replace(f'"{number}"', number)
-        monkeypatch.setattr("urllib.request.urlopen", lambda *_, text=text, **__: io.BytesIO(text.encode()))
+        monkeypatch.setattr("node.top.remote.open_page", lambda *_, text=text, **__: io.BytesIO(text.encode()))
         with suppress(RunError):  # where there must be a number it says something else
             assert drawn([Watched(fetch("http://127.0.0.1:1"))])[0].startswith("n  round 2/9")
 
@@ -463,3 +463,26 @@ def test_the_words_of_trust_are_whole_on_a_narrow_terminal():
     text = "\n".join(drawn(watched(2), 40))
     assert "gone" in text
     assert "\u2026" not in text
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n{", b"HTTP/1.1 200 OK\r\nX: "], ids=["body", "head"])
+def test_a_page_that_sends_a_byte_now_and_then_has_no_more_time_than_another(head):
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            caller, _ = listener.accept()
+            with caller, suppress(OSError):
+                caller.recv(4096)
+                caller.sendall(head)
+                while not over.wait(0.02):
+                    caller.sendall(b" ")
+
+        other = threading.Thread(target=drip, daemon=True)
+        other.start()
+        threading.Timer(5.0, over.set).start()
+        with pytest.raises(RunError, match="it is too slow"):
+            fetch(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.2)
+        assert not over.is_set()
+        over.set()
+        other.join()
