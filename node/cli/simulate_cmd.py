@@ -61,8 +61,11 @@ def simulate(
         typer.Option(min=1, max=256, help="Of --seeds, how many at a time. (default: as many as there are cores)"),
     ] = None,
     executor: Annotated[
-        str, typer.Option(help="What runs --seeds: processes; ray, a cluster; here, this very process.")
-    ] = "processes",
+        str | None,
+        typer.Option(
+            help="What runs --seeds: processes; ray, a cluster; here, this very process. (default: processes)"
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
     set_: options.Sets = None,
 ) -> int:
@@ -75,6 +78,9 @@ def simulate(
     from node.simulation.course import check_course
     from node.simulation.sealed import hashes_are_fixed
 
+    if seeds is None and (jobs is not None or executor is not None):
+        raise UsageError("--jobs and --executor say how --seeds are run", "add --seeds, such as --seeds 0-19")
+    executor = executor or "processes"
     if seeds is not None and (seed is not None or like is not None):
         raise UsageError("--seeds goes with neither --seed nor --like", "leave one of them out")
     if like is not None:

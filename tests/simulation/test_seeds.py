@@ -146,6 +146,12 @@ def test_seeds_and_a_seed_are_a_mistake(more: list[str], capsys: pytest.CaptureF
     assert "--seeds goes with neither" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--jobs", "2"], ["--executor", "processes"]])
+def test_how_seeds_are_run_is_a_mistake_without_them(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "whatever.toml", *words]) == 2
+    assert "say how --seeds are run" in capsys.readouterr().err
+
+
 def test_there_need_be_no_affinity_of_processes(
     tmp_path: Path, counting: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
