@@ -103,8 +103,8 @@ def _put_folder(made: Path, out: Path) -> None:
         out.replace(before)
     try:
         rename_durably(made, out)
-    except OSError:
-        if before.exists():
+    except BaseException:  # an interrupt, too
+        if before.exists() and not out.exists():
             before.replace(out)
         raise
     shutil.rmtree(before, ignore_errors=True)

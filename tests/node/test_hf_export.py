@@ -404,3 +404,27 @@ def test_a_folder_that_cannot_be_replaced_stays_whole(
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert said(capsys, "export", run.folder, "--to", "hf", "--out", out, "--force")[0] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_what_an_export_set_aside_is_put_back_where_it_was_stopped_between_its_renames(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, made = tmp_path / "mo[d]el", tmp_path / ".mo[d]el.abc"
+    for folder in (out, made):
+        folder.mkdir()
+        (folder / "config.json").write_text(folder.name)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(model_export, "rename_durably", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model_export._put_folder(made, out)
+    assert (out / "config.json").read_text() == out.name
+    out.rename(tmp_path / ".mo[d]el.abc.before")  # as far as one comes that is killed
+    code, _, wrong = said(capsys, "export", tmp_path / "run", "--to", "hf", "--out", out)
+    assert code == 2
+    assert "it is the one before again" in wrong
+    assert "is there already" in wrong
+    assert (out / "config.json").read_text() == out.name
