@@ -73,4 +73,9 @@ def find_rate(raw: Raw, tell: Tell, *, steps: int = TRIAL_STEPS) -> FoundRate:
         raise UsageError(
             f"no learning rate from {least:g} on gave a finite loss in {steps} steps", "look at the task or its data"
         )
+    if found.nothing_learned:
+        raise UsageError(
+            f"the held-out loss is {found.best.loss:.4g} after {steps} steps at every rate: nothing was learned",
+            "look at the task: its loss must depend on the model's trained parameters",
+        )
     return found

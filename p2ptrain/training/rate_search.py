@@ -35,6 +35,8 @@ SHORT: Final = 5
 AS_GOOD: Final = 0.01
 """Of the loss. Within that the lowest rate is taken: one twice too high costs a long run far more than half of the
 best."""
+SAME: Final = 1e-6
+"""Of the loss: what rounding alone may change in it. Chosen."""
 WARMUP_SHARE: Final = 5
 """A fifth of a trial's steps are its warm-up at most."""
 
@@ -65,6 +67,13 @@ class FoundRate:
         least = min(trial.loss for trial in self.trials)
         most = least + AS_GOOD * abs(least)
         return min((trial for trial in self.trials if trial.loss <= most), key=lambda it: it.rate)
+
+    @property
+    def nothing_learned(self) -> bool:
+        """Whether all rates came to the same loss, over a range in which no model learns alike."""
+        losses = [trial.loss for trial in self.trials]
+        apart = max(trial.rate for trial in self.trials) / min(trial.rate for trial in self.trials)
+        return apart >= COARSE**2 and max(losses) - min(losses) <= SAME * abs(min(losses))
 
     @property
     def rate(self) -> float:

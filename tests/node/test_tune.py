@@ -125,6 +125,12 @@ def test_what_never_learns_is_said(monkeypatch):
         find_rate({"task": {"name": "digits"}}, lambda trial: None, steps=10)
 
 
+def test_a_loss_that_no_rate_changes_is_said_and_gives_no_rate(monkeypatch):
+    monkeypatch.setattr("node.config.auto_rate.run_trial", lambda *_: 2.3026)
+    with pytest.raises(UsageError, match=r"held-out loss is 2\.303 after 10 steps at every rate: nothing was learned"):
+        find_rate({"task": {"name": "digits"}}, lambda trial: None, steps=10)
+
+
 def test_a_model_of_a_users_own_program_has_no_task_to_try():
     with pytest.raises(UsageError, match="its own program"):
         find_rate({"task": {"name": "external"}}, lambda trial: None, steps=10)
