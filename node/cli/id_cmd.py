@@ -8,7 +8,7 @@ import typer
 
 from node.cli import options
 from node.system.errors import UsageError
-from node.system.run_dir import IDENTITY, locked
+from node.system.run_dir import IDENTITY, locked_meanwhile
 
 if TYPE_CHECKING:
     from gossip.core.identity import Identity
@@ -73,7 +73,7 @@ def encrypt(path: KeyPath, passphrase_file: options.PassphraseFile = None, json:
     file = _there(path)
     if Identity.is_sealed(file):
         raise UsageError(f"{file} lies under a passphrase already", "id export with --new-passphrase-file changes it")
-    with locked(file.parent):
+    with locked_meanwhile(file.parent):
         identity = Identity.load(file)
         passphrase = new_passphrase(passphrase_file, none=False, what=f"the key {file}")
         identity.save(file, passphrase, replace=True)
@@ -90,7 +90,7 @@ def rotate(path: KeyPath, passphrase_file: options.PassphraseFile = None, json: 
 
     file = _there(path)
     passphrase = _passphrase(file, passphrase_file)
-    with locked(file.parent):
+    with locked_meanwhile(file.parent):
         identity = replace_key(file, passphrase)
     _print(identity.peer_id, file, json=json)
 

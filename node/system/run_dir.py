@@ -130,12 +130,24 @@ def node_dir(run_dir: Path, name: str) -> Path:
 @contextmanager
 def locked(folder: Path) -> Iterator[Path]:
     """Hold the folder for this process alone. RunError when another one holds it."""
-    descriptor = _open_lock(folder)
+    descriptor = _held(folder)
     try:
-        _take(descriptor, folder)
         yield folder
     finally:
         os.close(descriptor)  # and with it the lock
+
+
+@contextmanager
+def locked_meanwhile(folder: Path) -> Iterator[Path]:
+    """Hold the folder as `locked` does, and leave no lock file in one that had none: a key's folder need be no
+    node's."""
+    had = (folder / LOCK).exists()
+    with locked(folder):
+        try:
+            yield folder
+        finally:
+            if not had:
+                (folder / LOCK).unlink(missing_ok=True)
 
 
 def is_held(folder: Path) -> bool:
@@ -181,6 +193,21 @@ def node_dirs(path: Path) -> list[Path]:
 def natural(path: Path) -> list[tuple[int, str]]:
     """Return a sort key of folders by name: node-10 after node-9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _held(folder: Path) -> int:
+    """Return a descriptor of the folder's lock file, which this process alone holds."""
+    for _ in range(LOCK_TRIES):
+        descriptor = _open_lock(folder)
+        try:
+            _take(descriptor, folder)
+            if (folder / LOCK).exists() and os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its holder removed it since it was opened (locked_meanwhile)
+    raise RunError(f"the folder {folder} is in use by others", "try again")
 
 
 def _open_lock(folder: Path) -> int:

@@ -10,7 +10,7 @@ from gossip.core.errors import LocalError
 from gossip.core.identity import Identity
 from node.swarm import credentials, key_rotation
 from node.swarm.folder import membership_of
-from node.system.run_dir import IDENTITY
+from node.system.run_dir import IDENTITY, locked
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +111,19 @@ def _power_cut(replace):  # type: ignore[no-untyped-def]
 def test_a_key_of_no_swarm_is_simply_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = said(capsys, "id", "new", tmp_path / "key")[1]
     assert said(capsys, "id", "rotate", tmp_path / "key")[1] not in ("", before)
+
+
+@pytest.mark.parametrize("command", ["encrypt", "rotate"])
+def test_no_lock_is_left_beside_a_key_that_is_no_nodes(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, "id", "new", tmp_path / "key")
+    words = ["--passphrase-file", passphrase(tmp_path)] if command == "encrypt" else []
+    before = {path.name for path in tmp_path.iterdir()}
+    said(capsys, "id", command, tmp_path / "key", *words)
+    left = {path.name for path in tmp_path.iterdir()} - before
+    assert "lock" not in left
+    with locked(tmp_path):
+        assert "in use" in said(capsys, "id", "rotate", tmp_path / "key", *words)[2]
+    said(capsys, "id", "rotate", tmp_path / "key", *words)
+    assert (tmp_path / "lock").exists(), "it was there before: the folder may be a node's"

@@ -154,3 +154,19 @@ def test_settings_that_a_node_ran_with_stay_where_it_is_refused_later(tmp_path):
     kept.fit()
     kept.refused()
     assert (tmp_path / CONFIG).read_text() == "right = 1"
+
+
+def test_a_lock_file_that_was_removed_since_it_was_opened_is_no_lock(tmp_path, monkeypatch):
+    real, removed = run_dir._open_lock, []
+
+    def opened(folder):
+        descriptor = real(folder)
+        if not removed:  # by another command, which has just ended
+            (folder / "lock").unlink()
+            removed.append(folder)
+        return descriptor
+
+    monkeypatch.setattr(run_dir, "_open_lock", opened)
+    with locked(tmp_path):
+        assert run_dir.is_held(tmp_path)
+    assert removed
