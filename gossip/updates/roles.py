@@ -102,7 +102,7 @@ class Roles:
             return None
         if role is not None:
             return RemoteError(Reason.WRONG_ROLE, f"published by a peer of role {role.value}")
-        return self._why_out(signer) or RemoteError(Reason.NO_MEMBER, "published by nobody that we know as a member")
+        return self._why_out(signer) or RemoteError(Reason.NO_MEMBER, "its author is no member known here, or not yet")
 
     def check_hello(self, peer: PeerId, hello: Hello) -> None:
         """Raise RemoteError(WRONG_ROLE) when a hello contains what its sender may not say."""

@@ -158,3 +158,10 @@ def test_only_a_trainer_has_something_for_listeners(ours: Role) -> None:
     me, other = PeerId("me"), PeerId("other")
     roles = Roles(me, lambda peer: ours if peer == me else Role.OBSERVER)
     assert roles.takes(other, 0.0, 30.0) is (ours is Role.TRAINER)
+
+
+def test_an_author_that_is_not_known_yet_is_not_called_nobody() -> None:
+    """A newcomer hears updates before it has everybody's certificate: the founder's among them."""
+    objection = Roles(PeerId("me"), role_of=lambda peer: None).objection(PeerId("founder"))
+    assert objection is not None
+    assert str(objection).endswith("its author is no member known here, or not yet")
