@@ -104,7 +104,7 @@ class Sweep:
                 cost = written - begun
 
     def _labels(self, cell: Cell) -> CellRow:
-        replay = ["p2ptrain", "sweep", str(self.out / PLAN), "--cell", cell.id]
+        replay = ["p2ptrain", "sweep", str(self.out.absolute() / PLAN), "--cell", cell.id]  # from whatever folder
         return {
             "sweep": self.plan.name,
             "cell": cell.id,

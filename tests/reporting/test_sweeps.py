@@ -212,11 +212,14 @@ def test_ctrl_c_loses_nothing(tmp_path: Path, scripted: type[Scripted], monkeypa
     assert len(scripted.asked) == len(rows) - 3
 
 
-def test_a_failed_cell_is_a_row_with_what_replays_it(tmp_path: Path, scripted: type[Scripted]) -> None:
+def test_a_failed_cell_is_a_row_with_what_replays_it(
+    tmp_path: Path, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan, out = plan_of(PLAN_TEXT, tmp_path), tmp_path / "out"
+    monkeypatch.chdir(tmp_path)
     broken, refused, *_ = cells_of(plan)
     scripted.fails |= {broken.id: CellFailure("RuntimeError: no"), refused.id: CellFailure("cannot be", refused=True)}
-    rows = {row["cell"]: row for row in sweep(plan, out).run()}
+    rows = {row["cell"]: row for row in sweep(plan, Path("out")).run()}
     assert rows[broken.id]["status"] == "failed"
     assert rows[broken.id]["replay"] == f"p2ptrain sweep {out / PLAN} --cell {broken.id}"
     assert rows[refused.id]["status"] == "refused"
