@@ -1,5 +1,7 @@
 """`p2ptrain monitor`: what monitoring programs need to know of a run."""
 
+import errno
+import os
 import sys
 import time
 from pathlib import Path
@@ -10,6 +12,7 @@ import typer
 from node.cli import options
 from node.system.errors import RunError
 from node.system.run_dir import write_atomic
+from node.system.safe_io import reader_is_gone
 
 if TYPE_CHECKING:
     from node.top.prometheus_sd import Entry, RunTargets
@@ -65,6 +68,8 @@ def _watch(source: "RunTargets", out: Path | None, every: float, *, json: bool) 
                 print(f"warning: {error.line()}", file=sys.stderr)  # a full disk: the next look tries again
             else:
                 told = seen
+        if out is None and reader_is_gone(sys.stdout):  # nothing may be written for days
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         time.sleep(every)
 
 

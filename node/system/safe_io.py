@@ -5,6 +5,7 @@ stream's descriptor is put on the null device.
 """
 
 import os
+import select
 from contextlib import suppress
 from typing import IO
 
@@ -27,3 +28,12 @@ def silence(stream: IO[str]) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, descriptor)
         os.close(nowhere)
+
+
+def reader_is_gone(stream: IO[str]) -> bool:
+    """Return whether nobody can read what is written to a pipe any more, without writing to it."""
+    with suppress(OSError, ValueError, AttributeError):  # no descriptor, or a system without poll
+        looked = select.poll()
+        looked.register(stream.fileno(), 0)  # it tells of errors alone
+        return any(event & select.POLLERR for _, event in looked.poll(0))
+    return False

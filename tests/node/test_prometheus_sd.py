@@ -250,3 +250,11 @@ def test_a_disk_that_is_full_for_a_while_does_not_end_it(tmp_path, capsys, monke
     assert main(command) == 130
     assert capsys.readouterr().err.startswith("warning: cannot write")
     assert names(json.loads(out.read_text())) == ["node-0"]
+
+
+def test_a_watcher_that_nobody_reads_any_more_ends_though_nothing_changes(tmp_path, monkeypatch):
+    write(tmp_path / "node-0", 0)
+    monkeypatch.setattr(monitor_cmd, "time", Clock(lambda: None, lambda: None))
+    gone = iter([False, True])
+    monkeypatch.setattr(monitor_cmd, "reader_is_gone", lambda stream: next(gone))
+    assert main(["monitor", "targets", "--run-dir", str(tmp_path), "--watch"]) == 1, "as where a write finds it gone"

@@ -1,6 +1,7 @@
 """What is left of the output when its reader goes away: nothing, and no error either."""
 
 import io
+import os
 import subprocess
 import sys
 
@@ -11,13 +12,13 @@ from typed_events import typed
 
 from node.events.log import JsonSink
 from node.events.progress import NodeProgress
-from node.system.safe_io import say
+from node.system.safe_io import reader_is_gone, say
 from node.up.view import JsonView, PlainView
 
 SPEAKER = """
 import sys
 from node.events.lines import LastingConsole
-from node.system.safe_io import say
+from node.system.safe_io import reader_is_gone, say
 speak = {"say": lambda line: say(sys.stdout, line), "console": LastingConsole().print}[sys.argv[1]]
 sys.stdin.read()
 for number in range(3):
@@ -65,3 +66,12 @@ def test_a_process_whose_reader_is_gone_ends_as_it_meant_to():
             child.stdin.close()
             assert child.stderr.read() == b""
             assert child.wait() == 7
+
+
+def test_a_reader_that_is_gone_is_noticed_without_a_word():
+    read, write = os.pipe()
+    with os.fdopen(write, "w") as stream:
+        assert not reader_is_gone(stream)
+        os.close(read)
+        assert reader_is_gone(stream)
+    assert not reader_is_gone(io.StringIO())
