@@ -35,8 +35,9 @@ def withstands(asked: int | None, config: "Config", given: dict[str, Any], nodes
         liars = config.sync.f if {"f", "aggregator"} & set(given) else USUAL
     if liars and nodes < 2 * liars + 1:
         least = 2 * liars + 1
-        raise UsageError(
-            f"--liars: {liars} of {nodes} members cannot be outvoted",
+        whose = "--liars" if asked is not None else "sync.f" if {"f", "aggregator"} & set(given) else "--nodes"
+        raise UsageError(  # who has said nothing of liars is not told that an option of theirs is wrong
+            f"{whose}: {liars} of {nodes} members cannot be outvoted",
             f"give --nodes {least} or more, or --liars {(nodes - 1) // 2}",
         )
     return Withstands(liars=liars, aggregator=str(given.get("aggregator", "")), is_asked=asked is not None)

@@ -157,6 +157,8 @@ def _main(found: "RunForecast") -> Summary:
 
 
 def _assumptions(found: "RunForecast") -> list[str]:
+    from node.planning.advice import LARGEST_EXCHANGE
+
     request, notes = found.request, []
     if request.shape.is_assumed:
         notes.append(
@@ -166,6 +168,11 @@ def _assumptions(found: "RunForecast") -> list[str]:
         notes.append(
             f"assumed: {request.device.name} reaches {100 * request.device.mfu:.0f}% of its "
             f"{request.device.peak_flops / 1e12:g} TFLOP/s (bench calibrate measures it)"
+        )
+    if request.config.sync.strategy == "allreduce" and request.nodes > LARGEST_EXCHANGE:
+        notes.append(
+            f"an exchange has {LARGEST_EXCHANGE} members at most: {request.nodes} are cut into groups, which this "
+            "project has not measured"
         )
     if request.calibration is None:
         notes.append("codecs, averaging and overhead: as measured on the project's machine (docs/benchmarks.md)")

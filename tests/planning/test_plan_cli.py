@@ -273,6 +273,8 @@ def test_published_runs(capsys):
         ((*SMALL, "--price-kwh", "nan"), "--price-kwh: 0 or more"),
         ((*SMALL, "--step-time", "1s", "--mfu", "50%"), "--step-time and --mfu: both say"),
         ((*SMALL, "--nodes", "4", "--liars", "3"), "--liars: 3 of 4 members cannot be outvoted; give --nodes 7"),
+        ((*SMALL, "--nodes", "2"), "--nodes: 1 of 2 members cannot be outvoted; give --nodes 3 or more, or --liars 0"),
+        ((*SMALL, "--nodes", "4", "--set", "sync.f=3"), "sync.f: 3 of 4 members cannot be outvoted"),
         ((*SMALL, "--calibration", "none.json"), "--calibration: none.json cannot be read"),
         ((*SMALL, "--write", "no/folder/plan.toml"), "cannot be written"),
         ((*SMALL, "--trained", "8B"), "--trained: trained parameters must be fewer"),
@@ -325,3 +327,10 @@ def test_help_does_not_wait_for_torch():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--uplink" in done.stdout
+
+
+def test_more_members_than_one_exchange_has_are_said_to_be_cut_into_groups(capsys):
+    for nodes, cut in (("64", False), ("70", True)):
+        code, out, _ = run(capsys, *SMALL, "--strategy", "allreduce", "--nodes", nodes)
+        assert code == 0
+        assert (f"{nodes} are cut into groups" in " ".join(out.split())) is cut
