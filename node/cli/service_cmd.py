@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -20,6 +20,7 @@ from node.system.errors import P2PTrainError, UsageError
 from node.system.run_dir import EVENTS
 
 if TYPE_CHECKING:
+    from node.config.schema import TaskSection
     from node.events.progress import NodeProgress
     from node.services.service_manager import ServiceManager, ServiceState
     from node.services.service_record import ServiceRecord
@@ -58,6 +59,7 @@ def install(
     if asked.run_dir is None and asked.swarm is None:
         raise UsageError("a service goes on where it was stopped, so it needs a folder", "add --run-dir FOLDER")
     start = node_cmd.checked(asked)
+    _check_data(getattr(start.settings, "task", None))
     kept = _without_invite(words)
     _refuse_secrets(kept)
     node_dir = folders.node_dir(start.run_dir, start.settings.node.name).absolute()
@@ -153,6 +155,22 @@ def _asked(words: list[str]) -> node_cmd.NodeOptions:
     program.command("node", context_settings={"help_option_names": []})(keep)
     typer.main.get_command(program).main(args=list(words), prog_name="p2ptrain node", standalone_mode=False)
     return node_cmd.asked_of(**found)
+
+
+def _check_data(task: "TaskSection | None") -> None:
+    """Raise UsageError for data that are not there: the service would start, fail and start again. A user's own task
+    may mean something else by the word."""
+    if task is None or task.name not in _OF_FILES:  # a role without a model
+        return
+    from p2ptrain.tasks.hf.hub import hub_name
+
+    data = task.options.get("data")
+    if isinstance(data, str) and not Path(data).expanduser().exists() and hub_name(data) is None:
+        raise UsageError(f"there are no data at {data}", "give the file or folder that is to be trained on")
+
+
+_OF_FILES: Final = frozenset({"byte-lm", "hf-lm", "hf-vision"})
+"""Tasks whose data are files, or a name of the hub."""
 
 
 def _without_invite(words: list[str]) -> list[str]:

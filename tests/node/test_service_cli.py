@@ -290,3 +290,16 @@ def test_a_node_that_starts_again_is_not_asked_at_its_last_address(tmp_path: Pat
     assert (service_cmd._answers(tmp_path, node), asked) == (None, [])
     node.state = "running"
     assert (service_cmd._answers(tmp_path, node), asked) == (True, ["http://127.0.0.1:9400"])
+
+
+def test_data_that_are_not_there_are_said_before_anything_is_written(systemd, capsys, tmp_path: Path) -> None:
+    code, _, err = install(capsys, "--run-dir", "r", "--data", "nowhere")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "there are no data at " in err
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "nowhere").mkdir()
+    assert install(capsys, "--run-dir", "r", "--data", "nowhere")[0] == 0
+    words = ("--run-dir", "r2", "--task", "hf-lm", "--data", "user/name@main")
+    assert install(capsys, *words, before=("--name", "hub"))[0::2] == (0, ""), (
+        "a name of the hub is fetched at its start"
+    )
