@@ -3,8 +3,9 @@
     python scripts/sharded_speed.py --ranks 2 --turns 6 --steps 100
 
 byte-lm nano under FSDP2 over gloo, rounds of 20 steps, with one neighbour of one process that takes a step now and
-then: what is timed has the cores to itself but for that. Prints each turn's ratio and the median; and, for a machine
-that others use meanwhile, the same of the ranks' CPU seconds, all threads counted.
+then: what is timed has the cores to itself but for that. Prints each turn's ratio and the median; for a machine that
+others use meanwhile the same of the ranks' CPU seconds, all threads counted; and the share of the time that ranks spend
+in the swarm's call after a step, which differs less from turn to turn.
 """
 
 import argparse
@@ -37,6 +38,21 @@ SETTINGS: dict[str, object] = {
     "node.linger_s": 1.0,
 }
 NEIGHBOUR_STEP_S = 0.5
+
+
+class Stopwatch:
+    """Counts the seconds between two hooks of an optimizer."""
+
+    def __init__(self) -> None:
+        self.seconds = self._began = 0.0
+
+    def begin(self, *given: object) -> None:
+        """Begin to count."""
+        self._began = time.perf_counter()
+
+    def end(self, *given: object) -> None:
+        """Count."""
+        self.seconds += time.perf_counter() - self._began
 
 
 class Cost(NamedTuple):
@@ -114,6 +130,8 @@ def rank_of_site(asked: argparse.Namespace) -> None:
         fully_shard(block)  # type: ignore[arg-type]
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    called = Stopwatch()
+    optimizer.register_step_post_hook(called.begin)  # hooks are called in the order of their registration
     shard = Shard(index=dist.get_rank(), count=dist.get_world_size())
 
     def steps(first: int, count: int) -> Cost:
@@ -132,6 +150,7 @@ def rank_of_site(asked: argparse.Namespace) -> None:
     begun = [parameter.detach().clone() for parameter in model.parameters()]
     steps(0, 2 * ROUND)
     ratios: list[Cost] = []
+    shares: list[float] = []
     after = steps(0, asked.steps)
     for turn in range(asked.turns):
         before = after
@@ -148,8 +167,11 @@ def rank_of_site(asked: argparse.Namespace) -> None:
             settings=SETTINGS,
             quiet=True,
         ) as swarm:
+            ends = optimizer.register_step_post_hook(called.end)
             steps(0, ROUND)
+            called.seconds = 0.0
             within = steps(ROUND, asked.steps)
+            ends.remove()
             rounds = swarm.round if swarm.has_node else 0
         after = steps(0, asked.steps)
         ratios.append(
@@ -158,16 +180,23 @@ def rank_of_site(asked: argparse.Namespace) -> None:
                 (before.cpu_seconds + after.cpu_seconds) / 2 / within.cpu_seconds,
             )
         )
+        in_calls = torch.tensor(called.seconds / within.seconds)
+        dist.all_reduce(in_calls)
+        shares.append(in_calls.item() / dist.get_world_size())
         if dist.get_rank() == 0:
             speed, ratio = asked.steps / within.seconds, ratios[-1]
             print(
                 f"turn {turn}: {speed:.2f} steps/s, {ratio.seconds:.3f} of alone; {rounds} rounds; "
-                f"by CPU {ratio.cpu_seconds:.3f}",
+                f"by CPU {ratio.cpu_seconds:.3f}; {shares[-1]:.2%} in the swarm's calls",
                 flush=True,
             )
     if dist.get_rank() == 0:
         middle = Cost(*(median(each) for each in zip(*ratios, strict=True)))
-        print(f"median of {asked.turns}: {middle.seconds:.3f}; by CPU {middle.cpu_seconds:.3f}", flush=True)
+        print(
+            f"median of {asked.turns}: {middle.seconds:.3f}; by CPU {middle.cpu_seconds:.3f}; {median(shares):.2%} in "
+            "the swarm's calls",
+            flush=True,
+        )
     dist.barrier()
     os._exit(0)  # gloo's threads outlive the group, and may abort a process that ends
 

@@ -7,12 +7,13 @@ quorum, so `fresh`, the count at that moment, says less.)
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Final, Literal
 
 from gossip.core.api import Arrivals
+from gossip.core.ids import PeerId
 
 WINDOW: Final = 20
 """Rounds over which the share is taken: a single bad one among eight neighbours moves it by 5%."""
@@ -149,10 +150,20 @@ class Apart:
         return 2 * self.behind > self.neighbours
 
 
-def apart(mine: int, theirs: Sequence[int | None], max_staleness: int) -> Apart:
-    """Return who is how far behind. `theirs`: the round that each neighbour has announced; None: none yet."""
-    behind = [mine - at for at in theirs if at is not None and mine - at > max_staleness]
-    return Apart(behind=len(behind), neighbours=len(theirs), rounds=min(behind, default=0))
+class FarBehind:
+    """Which neighbours are too far behind for their updates to count, and train on there."""
+
+    def __init__(self) -> None:
+        self._first: dict[PeerId, int] = {}
+        """The round in which each was first seen behind: of those that still are."""
+
+    def look(self, mine: int, theirs: Mapping[PeerId, int | None], max_staleness: int) -> Apart:
+        """Return who is how far behind. `theirs`: the round that each neighbour has announced; None: none yet. Who has
+        announced none since it was first seen behind does not count: it may be stopped, or its connection dead."""
+        behind = {peer: at for peer, at in theirs.items() if at is not None and mine - at > max_staleness}
+        self._first = {peer: self._first.get(peer, at) for peer, at in behind.items()}
+        rounds = [mine - at for peer, at in behind.items() if at > self._first[peer]]
+        return Apart(behind=len(rounds), neighbours=len(theirs), rounds=min(rounds, default=0))
 
 
 def apart_words(others: Apart, *, goes_back: bool) -> str:

@@ -5,7 +5,7 @@ import math
 from gossip.service import GossipService
 from node.events.event_types import WarningEvent
 from node.events.journal import Journal
-from node.training.in_time import InTime, Lengthened, Lengths, apart, apart_words, late_words, lengthened_words
+from node.training.in_time import FarBehind, InTime, Lengthened, Lengths, apart_words, late_words, lengthened_words
 from node.training.inner_loop import Phase
 from node.training.run_state import RunState
 from node.training.update_counts import UpdateCounts
@@ -43,6 +43,7 @@ class RunWatch:
         self.needed_members = needed_members
         self.in_time = InTime()
         self._lengthened = Lengthened()
+        self._far_behind = FarBehind()
         self._journal = journal
         self._service = service
         self._state = state
@@ -153,8 +154,8 @@ class RunWatch:
 
     def _check_apart(self) -> None:
         """Warn once where most neighbours train without this node, in rounds long over here."""
-        said = [it.round if it.gives else None for it in self._service.neighbours().values()]
-        others = apart(self._state.round, said, self._state.config.network.max_staleness)
+        said = {peer: it.round if it.gives else None for peer, it in self._service.neighbours().items()}
+        others = self._far_behind.look(self._state.round, said, self._state.config.network.max_staleness)
         if others.most:
             self._tell_once("apart", apart_words(others, goes_back=may_roll_back(self._service, self._state)))
 

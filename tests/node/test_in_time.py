@@ -4,13 +4,15 @@ import pytest
 from typed_events import said, typed
 
 from gossip.core.api import Arrivals
+from gossip.core.ids import PeerId
 from node.training.in_time import (
     LEAST_ROUNDS,
     WINDOW,
+    Apart,
+    FarBehind,
     InTime,
     Lengthened,
     Lengths,
-    apart,
     apart_words,
     late_words,
     lengthened_words,
@@ -126,8 +128,16 @@ def test_a_swarm_says_once_what_all_its_nodes_warn_of(about):
     assert taker.note("node-1", said("warning", message="else")) == "node-1: else"
 
 
+def seen(mine: int, *looks: list[int | None]) -> Apart:
+    """What the last of some looks at the neighbours' rounds finds."""
+    it = FarBehind()
+    for rounds in looks:
+        found = it.look(mine, {PeerId(f"peer-{place}"): at for place, at in enumerate(rounds)}, 4)
+    return found
+
+
 def test_who_trains_apart_is_told_how_to_train_with_the_others():
-    most = apart(71, [20, 21, 19, None, 70], max_staleness=4)
+    most = seen(71, [19, 20, 18, None, 69], [20, 21, 19, None, 70])
     assert most.most
     words = apart_words(most, goes_back=False)
     assert "3 of 5 neighbours are 50 rounds or more behind" in words
@@ -140,4 +150,9 @@ def test_who_trains_apart_is_told_how_to_train_with_the_others():
         [None] * 5,
         [],
     ):  # few, ahead, nothing said yet, nobody
-        assert not apart(71, others, max_staleness=4).most
+        assert not seen(71, [at and at - 1 for at in others], others).most
+
+
+def test_neighbours_of_which_nothing_is_heard_do_not_train_without_us():
+    assert not seen(71, [20, 21, 19], [20, 21, 19]).most, "stopped, or their connections are dead"
+    assert not seen(71, [20, 21, 19], [70, 70, 70], [20, 21, 19]).most, "behind for the first time again"
