@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from gossip.core.atomic_file import sync_folder
-from node.system.errors import RunError
+from node.system.errors import RunError, UsageError
 from node.system.run_dir import no_locks
 
 What: TypeAlias = Literal["released", "torn", "head"]
@@ -420,3 +420,14 @@ def _written_beside(path: Path, data: bytes, mode: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def check_not_left(path: Path, contents: ChainContents, whose: str, setting: str) -> None:
+    """Raise UsageError where a ledger says that data were protected. For a node whose settings protect them no more: a
+    lost file of settings, or a forgotten option, would release them uncovered."""
+    if contents.mark.entries or contents.torn:
+        raise UsageError(
+            f"{path} says that {whose} data were protected, and {setting} is off now: no epsilon would cover what "
+            "follows",
+            f"set {setting} as it was; or, where you mean it, move that file away, or take another --run-dir",
+        )

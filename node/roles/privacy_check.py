@@ -10,8 +10,8 @@ from node.config.schema import Config
 from node.events.event_types import WarningEvent
 from node.events.journal import Emit
 from node.privacy.budget import PrivacyBudget
-from node.privacy.chained_log import NOTHING, LedgerMark
-from node.privacy.ledger import PrivacyLedger
+from node.privacy.chained_log import NOTHING, LedgerMark, check_not_left
+from node.privacy.ledger import PrivacyLedger, read_ledger
 from node.system.errors import UsageError
 from node.system.run_dir import PRIVACY
 from node.system.text import plural
@@ -73,13 +73,13 @@ def check_privacy(config: Config, *, user_loop: bool = False) -> None:
 @contextmanager
 def privacy_budget(config: Config, node_dir: Path, emit: Emit) -> Iterator[PrivacyBudget | None]:
     """Hold the privacy ledger of a node, and what it may spend; None for a node that protects nothing, or that does not
-    train. Raises UsageError as `check_privacy`; RunError where the ledger is damaged, or another process has it."""
+    train. Raises UsageError as `check_privacy`, and where its data were protected before; RunError where the ledger is
+    damaged, or another process has it."""
     check_privacy(config)
     path = node_dir / PRIVACY
     if not config.privacy.on or config.node.role != "trainer":
-        if config.node.role == "trainer" and path.exists():
-            message = f"its data were protected before, by {path}, and are not now: no epsilon covers what follows"
-            emit(WarningEvent(message=message, about="privacy"))
+        if config.node.role == "trainer":
+            check_not_left(path, read_ledger(path), "this node's", "[privacy]")
         yield None
         return
     ledger = PrivacyLedger(path)

@@ -8,22 +8,21 @@ from pathlib import Path
 from node.config.schema import Config
 from node.events.event_types import WarningEvent
 from node.events.journal import Emit
-from node.privacy.chained_log import NOTHING, LedgerMark
+from node.privacy.chained_log import NOTHING, LedgerMark, check_not_left
 from node.system.run_dir import VISITORS_PRIVACY
 from node.system.text import plural
 from node.training.node import Node
-from node.visits.visitor_ledger import VisitorLedger
+from node.visits.visitor_ledger import VisitorLedger, read_visitor_ledger
 
 
 @contextmanager
 def visitor_ledger(config: Config, node_dir: Path, emit: Emit) -> Iterator[VisitorLedger | None]:
-    """Hold the visitors' ledger of a node; None for one that has no visitors, or adds no noise. Raises RunError where
-    it is damaged, or another process has it."""
+    """Hold the visitors' ledger of a node; None for one that has no visitors, or adds no noise. Raises UsageError
+    where it added some before; RunError where the ledger is damaged, or another process has it."""
     path, visits = node_dir / VISITORS_PRIVACY, config.visits
     if not visits.on or visits.noise is None:
-        if visits.on and path.exists():
-            message = f"visitors were protected before, by {path}, and are not now: no epsilon covers what follows"
-            emit(WarningEvent(message=message, about="privacy"))
+        if visits.on:
+            check_not_left(path, read_visitor_ledger(path), "visitors'", "visits.noise")
         yield None
         return
     ledger = VisitorLedger(path, noise=visits.noise, delta=visits.delta, epsilon=visits.epsilon)

@@ -1,16 +1,22 @@
 """What a privatizer does not go with is refused in one line, before anything is trained; nothing goes on without it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from node.config.auto_rate import find_rate
-from node.config.schema import from_raw
+from node.config.schema import Config, from_raw
+from node.privacy.budget import PrivacyBudget
+from node.privacy.ledger import PrivacyLedger
 from node.roles.assembly import check_runnable, own_trainer
-from node.roles.privacy_check import check_privacy
+from node.roles.privacy_check import check_privacy, privacy_budget
 from node.roles.site_check import check_site
+from node.roles.visitors_privacy import visitor_ledger
 from node.system.errors import UsageError
 from node.system.ranks import SiteProcess
+from node.system.run_dir import PRIVACY
+from node.visits.visitor_ledger import VisitorLedger
 from p2ptrain.privacy.allowance import unaccounted
 from p2ptrain.privacy.base import Release
 from p2ptrain.training import Trainer
@@ -117,3 +123,41 @@ def test_a_budget_that_nobody_counts_is_refused() -> None:
 def test_by_default_a_nodes_trainer_protects_nothing() -> None:
     trainer = own_trainer(from_raw({"task": {"name": "digits"}}), "peer")
     assert not trainer.is_private
+
+
+def test_data_that_were_protected_are_not_trained_on_without(tmp_path: Path) -> None:
+    off = from_raw({"task": {"name": "digits"}})
+
+    def opened(config: Config) -> PrivacyBudget | None:
+        with privacy_budget(config, tmp_path, lambda event: None) as budget:
+            return budget
+
+    assert opened(off) is None
+    assert opened(from_raw(raw_of(EXAMPLE))) is not None
+    assert opened(off) is None, "nothing was released"
+    ledger = PrivacyLedger(tmp_path / PRIVACY)
+    ledger.append(Release(mechanism="example", noise=1.0, rate=0.1, count=6))
+    ledger.close()
+    with pytest.raises(UsageError, match=r"this node's data were protected, and \[privacy\] is off now") as caught:
+        opened(off)
+    assert "move that file away" in caught.value.line()
+    assert opened(from_raw({"task": {"name": "digits"}, "node": {"role": "observer"}})) is None, "it trains on nothing"
+    (tmp_path / PRIVACY).rename(tmp_path / "kept.jsonl")
+    assert opened(off) is None
+
+
+def test_visitors_who_were_protected_are_not_served_without(tmp_path: Path) -> None:
+    visits = {"listen": "127.0.0.1:1", "trim": 0.0}
+
+    def opened(noise: float | None) -> VisitorLedger | None:
+        with_noise = {} if noise is None else {"noise": noise}
+        config = from_raw({"task": {"name": "digits"}, "visits": visits | with_noise})
+        with visitor_ledger(config, tmp_path, lambda event: None) as ledger:
+            if ledger is not None:
+                ledger.charge([bytes(32)])
+            return ledger
+
+    assert opened(None) is None
+    assert opened(1.0) is not None
+    with pytest.raises(UsageError, match=r"visitors' data were protected, and visits\.noise is off now"):
+        opened(None)
