@@ -12,10 +12,11 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -48,8 +49,6 @@ from p2ptrain.training import Trainer
 from p2ptrain.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from multiprocessing.queues import SimpleQueue
-
     from matplotlib.figure import Figure
 
 CODECS: Final = ("none", "fp16", "int8", "int4", "q2", "rotated+q2", "sign1", "topk", "lossless+topk")
@@ -64,8 +63,6 @@ SIGNATURES: Final = 200
 BLOB_MIB: Final = 8
 STARTING_S: Final = 300.0
 """For processes to import torch and build a model, on a busy machine."""
-LOOKING_S: Final = 0.05
-"""Between two looks at processes that say nothing yet."""
 TENTH: Final = 0.1
 EVALUATIONS: Final = 3
 CALL_VALUES: Final = 1024
@@ -134,12 +131,17 @@ class Calibrate:
         if self.out is None:
             return
         found, rounds, tries = self._parts(rows), _rounds(rows), list[Tried]()
+        self._write(found)  # fits are simulations, and what was measured is not to be lost with one
         for tried in fits(found, *rounds) if rounds else ():
             tries.append(tried)
             what = f"{tried.simulated.members} nodes, simulated"
             yield {**_row("fit", what, [tried.simulated.round_s]), "count": tried.simulated.rounds, "off": tried.off}
         if tries:
             found = min(tries, key=lambda each: each.off).calibration
+            self._write(found)
+
+    def _write(self, found: MachineCalibration) -> None:
+        assert self.out is not None, "there is a file to write"
         text = found.to_json()
         try:
             write_atomic(self.out, text.encode())
@@ -287,19 +289,18 @@ def timed_steps(asked: Calibrate) -> tuple[list[Spent], list[Spent]]:
     if asked.processes == 1:
         return _steps(asked, 0, lambda: None)
     context = multiprocessing.get_context("spawn")
-    barrier, told = context.Barrier(asked.processes), context.SimpleQueue()
-    children = [
-        context.Process(target=_child, args=(asked, index, barrier, told), daemon=True)
-        for index in range(asked.processes)
-    ]
-    for child in children:
-        child.start()
+    barrier, told = context.Barrier(asked.processes), dict[Connection, BaseProcess]()
+    for index in range(asked.processes):
+        heard, says = context.Pipe(duplex=False)
+        told[heard] = context.Process(target=_child, args=(asked, index, barrier, says), daemon=True)
+        told[heard].start()
+        says.close()  # the child's is the only one: its end ends the pipe
     found: list[Spent] = []
     evaluations: list[Spent] = []
-    for steps, evaluated in _answers(children, told):
+    for steps, evaluated in _answers(told):
         found += [Spent(*each) for each in steps]
         evaluations += [Spent(*each) for each in evaluated]
-    for child in children:
+    for child in told.values():
         child.join()
     if not found:
         raise ValueError(
@@ -308,31 +309,31 @@ def timed_steps(asked: Calibrate) -> tuple[list[Spent], list[Spent]]:
     return found, evaluations
 
 
-def _answers(children: Sequence[BaseProcess], told: "SimpleQueue[str]") -> Iterator[tuple[list[Any], list[Any]]]:
-    """Yield what each child says. RunError as soon as one has ended otherwise than well: one that is killed says
-    nothing, and the others wait for it."""
-    for _ in children:
-        while told.empty():
-            failed = next((child.exitcode for child in children if child.exitcode), None)
-            if failed is not None:
-                for child in children:
-                    child.terminate()
+def _answers(told: Mapping[Connection, BaseProcess]) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Yield what each child says. RunError as soon as one has ended without a word: the others wait for it."""
+    silent = dict(told)
+    while silent:
+        for heard in wait(list(silent)):
+            assert isinstance(heard, Connection)
+            child = silent.pop(heard)
+            try:
+                yield json.loads(heard.recv())
+            except EOFError:
+                child.join()
+                for other in told.values():
+                    other.terminate()
                 raise RunError(
-                    f"a trainer's process ended with {failed}", "what it said is above; or memory was short: try fewer"
-                )
-            time.sleep(LOOKING_S)
-        yield json.loads(told.get())
+                    f"a trainer's process ended with {child.exitcode}",
+                    "what it said is above; or memory was short: try fewer",
+                ) from None
 
 
-def _child(asked: Calibrate, index: int, barrier: object, told: object) -> None:
-    """A trainer's process. It answers whatever happens: its parent waits."""
-    taken: tuple[list[Spent], list[Spent]] = ([], [])
+def _child(asked: Calibrate, index: int, barrier: object, told: Connection) -> None:
+    """A trainer's process."""
     if hasattr(os, "setsid"):
         os.setsid()  # as nodes have: Linux shares cores out by session first (sched_autogroup)
-    try:
-        taken = _steps(asked, index, lambda: barrier.wait(STARTING_S))  # type: ignore[attr-defined]
-    finally:
-        told.put(json.dumps([[astuple(each) for each in part] for part in taken]))  # type: ignore[attr-defined]
+    taken = _steps(asked, index, lambda: barrier.wait(STARTING_S))  # type: ignore[attr-defined]
+    told.send(json.dumps([[astuple(each) for each in part] for part in taken]))
 
 
 def _steps(asked: Calibrate, index: int, wait: Work) -> tuple[list[Spent], list[Spent]]:

@@ -4,7 +4,7 @@ import errno
 import json
 import os
 from dataclasses import replace
-from queue import SimpleQueue
+from multiprocessing import Pipe
 
 import pytest
 from plan_requests import request
@@ -162,6 +162,20 @@ def test_a_full_disk_leaves_the_calibration_of_before(tmp_path, monkeypatch, cap
     assert json.loads(capsys.readouterr().out)["p2ptrain_calibration"]
 
 
+def test_a_fit_that_fails_leaves_what_was_measured(tmp_path, monkeypatch, measured):
+    def failing(*given: object) -> None:
+        raise ValueError("it cannot be simulated")
+
+    file = tmp_path / "machine.json"
+    monkeypatch.setattr(Calibrate, "_rows", lambda self: iter(()))
+    monkeypatch.setattr(Calibrate, "_parts", lambda self, rows: measured)
+    monkeypatch.setattr(calibrate, "_rounds", lambda rows: [ROUNDS])
+    monkeypatch.setattr(calibrate, "fits", failing)
+    with pytest.raises(ValueError, match="cannot be simulated"):
+        list(Calibrate(size="pico", out=file).run())
+    assert read_calibration(file) == measured
+
+
 def test_a_trainer_that_is_killed_ends_the_waiting_for_it():
     class Child:
         def __init__(self, exitcode: int | None) -> None:
@@ -170,11 +184,15 @@ def test_a_trainer_that_is_killed_ends_the_waiting_for_it():
         def terminate(self) -> None:
             self.is_ended = True
 
+        def join(self) -> None:
+            assert self.exitcode is not None, "only one that has ended is waited for"
+
+    (well, says), (killed, silent) = Pipe(duplex=False), Pipe(duplex=False)
     children = [Child(None), Child(-9)]
-    told = SimpleQueue()
-    told.put(json.dumps([[[0.1, 0.1]], []]))
-    answers = calibrate._answers(children, told)
+    says.send(json.dumps([[[0.1, 0.1]], []]))
+    answers = calibrate._answers({well: children[0], killed: children[1]})
     assert next(answers) == [[[0.1, 0.1]], []]
+    silent.close()
     with pytest.raises(RunError, match="ended with -9"):
         next(answers)
     assert all(child.is_ended for child in children)
