@@ -68,7 +68,7 @@ async def enter(node: Node, *, resumed: bool) -> None:
     for again in (False, True):
         if begins is Beginning.NEIGHBOURS:
             vote = await _locate(node, resumed=resumed)
-            if vote is not None and await rejoin(node, vote, entering=True):
+            if vote is not None and await rejoin(node, vote, entering_above=_level(node, resumed=resumed)):
                 return
             begins = Beginning.ALONE if resumed else await join_regions(node, neighbours_first=not again)
     if begins is not Beginning.OTHERS:
@@ -76,11 +76,15 @@ async def enter(node: Node, *, resumed: bool) -> None:
         await node.service.begin_epoch(epoch=node.next_epoch(), round=node.state.round, snapshot=snapshot)
 
 
+def _level(node: Node, *, resumed: bool) -> int:
+    """Return the round up to which a swarm is not ahead of this node."""
+    return node.state.round + (node.config.network.max_staleness if resumed else 0)
+
+
 async def _locate(node: Node, *, resumed: bool) -> Vote | None:
     """Return the vote by which the swarm is ahead of this node; None when it is not ahead. Waits while too few say so.
     Raises RunError when enough say that there is nothing left to train."""
-    stale = node.config.network.max_staleness
-    level = node.state.round + (stale if resumed else 0)
+    stale, level = node.config.network.max_staleness, _level(node, resumed=resumed)
     began, told = trio.current_time(), False
     while True:
         node.state.look_around(node.service.swarm_round())
@@ -244,15 +248,18 @@ def _nobody(node: Node) -> RunError:
     )
 
 
-async def rejoin(node: Node, vote: Vote = _of_all, *, entering: bool = False, donors: int = 1) -> bool:
+async def rejoin(node: Node, vote: Vote = _of_all, *, entering_above: int | None = None, donors: int = 1) -> bool:
     """Take the neighbours' model and round. Return False, with nothing changed, when too few of them give their model.
-    `entering`: others may be about to connect. `donors`: so many at the least, or all neighbours."""
+    `entering_above`: others may be about to connect, and the swarm must still be beyond this round: others may be about
+    to begin, too. `donors`: so many at the least, or all neighbours."""
     with fetching_models(node):
-        return await _rejoin(node, vote, entering=entering, least=donors)
+        return await _rejoin(node, vote, entering_above, least=donors)
 
 
-async def _rejoin(node: Node, vote: Vote, *, entering: bool, least: int) -> bool:
-    found = await _donors(node, vote, entering=entering, least=least)
+async def _rejoin(node: Node, vote: Vote, entering_above: int | None, *, least: int) -> bool:
+    found = await _donors(node, vote, entering_above, least=least)
+    if found is None and not _is_beyond(entering_above, vote(node)):
+        return False  # those that have begun meanwhile are where this node is
     if found is None:
         message = "the swarm has another model, but too few neighbours gave theirs: going on with our own"
         node.journal.emit(WarningEvent(message=message))
@@ -290,14 +297,23 @@ def fetching_models(node: Node) -> Iterator[None]:
             node.strategy.forget(str(peer))
 
 
-async def _donors(node: Node, vote: Vote, *, entering: bool, least: int) -> tuple[int, dict[str, int]] | None:
+def _is_beyond(level: int | None, at: int | None) -> bool:
+    return level is None or at is None or at > level
+
+
+async def _donors(
+    node: Node, vote: Vote, entering_above: int | None, *, least: int
+) -> tuple[int, dict[str, int]] | None:
     """Wait for enough donors. Return the swarm's round, and for each neighbour whose model has arrived how many rounds
     it is behind; None when too few arrive. The round advances meanwhile, so it is asked again until the models are not
-    stale. A donor that leaves, or is dropped for what it offered, is no longer waited for."""
-    began, f = trio.current_time(), node.config.sync.f
+    stale, and ends where the swarm is no longer beyond `entering_above`. A donor that leaves, or is dropped for what it
+    offered, is no longer waited for."""
+    began, f, entering = trio.current_time(), node.config.sync.f, entering_above is not None
     while True:
         waited_s = trio.current_time() - began
         at = vote(node)
+        if not _is_beyond(entering_above, at):
+            return None
         donors = {} if at is None else _models_at(node, at)
         if at is not None and _enough(node, len(donors), at, waited_s, entering=entering, least=least):
             return at, donors

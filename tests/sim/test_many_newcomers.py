@@ -41,6 +41,29 @@ async def test_two_newcomers_to_one_member_do_not_take_its_word_and_find_togethe
     assert NEWCOMERS_S < min(began_at.values()) <= max(began_at.values()) < WAITED_OUT_S + 10 * PHASE_S
 
 
+async def test_a_newcomer_takes_nothing_from_members_far_ahead_once_the_others_have_begun(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The pair's claim is believed for a moment, by who has heard one of the others begin and not yet the next. A model
+    of those ahead would be taken as one of the first round."""
+    with trio.fail_after(200):
+        async with swarm(tmp_path) as members:
+            pair = [await members.start(name, **SETTINGS) for name in ("a", "b")]
+            await trio.sleep(20 * PHASE_S)
+            late: list[Member] = []
+            for name in ("c", "d", "e"):
+                late.append(await members.start(name, wait_for=3, **SETTINGS))
+                await trio.sleep(0.3)
+            while not all(it.told("round") for it in late):  # noqa: ASYNC110
+                await trio.sleep(PHASE_S)
+            for it in (*pair, *late):
+                it.stop.set()
+    assert any("too few to be believed" in each["message"] for it in late for each in it.told("warning"))
+    for it in late:
+        assert all(joined["round"] > 10 for joined in it.told("joined"))
+        assert not any("going on with our own" in each["message"] for each in it.told("warning"))
+
+
 async def test_the_first_member_that_was_not_believed_goes_back_to_the_others_and_keeps_its_own_model(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
