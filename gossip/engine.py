@@ -179,9 +179,9 @@ class Engine:
         self._begun_at = float("-inf")
         """When our newest chain began (seconds, monotonic)."""
         self.outvoted_liars = False
+        """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
         self._stood_with: OrderedDict[PeerId, None] = OrderedDict()
         """Members of rounds that withstood the liars, the newest last."""
-        """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
         self.exchange_times = ExchangeTimes(self.neighbours)
         self.traffic = Traffic(self.stats, self.publisher, self.neighbours, self.exchange_times, liars)
         self.layers = self.traffic.layers
@@ -925,8 +925,8 @@ class Engine:
         """Note that a round had members enough to outvote the liars: from now on a few neighbours are never
         believed."""
         self.outvoted_liars = True
-        # New keys have a seat in turn: who has not served has stood with nobody.
-        for peer in filter(self._probation.established, members):
+        # New keys have a seat in turn, or are there as we start again: who has not served has stood with nobody.
+        for peer in filter(self._probation.is_no_newcomer, members):
             self._stood_with[peer] = None
             self._stood_with.move_to_end(peer)
         while len(self._stood_with) > MAX_STOOD_WITH:

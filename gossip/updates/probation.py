@@ -31,6 +31,8 @@ class Probation:
         self._contributed: OrderedDict[PeerId, None] = OrderedDict()
         self._company: frozenset[PeerId] = frozenset()
         """Peers that were neighbours when our first round closed."""
+        self._knows_some = False
+        """Whether it is known who had served before this process began."""
 
     def __len__(self) -> int:
         return len(self._served)
@@ -56,6 +58,7 @@ class Probation:
     def vouch(self, peers: Iterable[PeerId]) -> None:
         """Count these as having served in full, as they had before this process began."""
         for peer in peers:
+            self._knows_some = True
             self._served[peer] = self._rounds
         self._forget(besides=set())
 
@@ -70,6 +73,11 @@ class Probation:
     def established(self, peer: PeerId) -> bool:
         """Return whether a peer counts in full."""
         return not self.begun or self._seats == 0 or peer in self._company or self.has_served(peer)
+
+    def is_no_newcomer(self, peer: PeerId) -> bool:
+        """Return whether a peer counts in full, and not as it is here since our first round alone, where that is one
+        after a restart: new keys may wait for it."""
+        return self.established(peer) and (not self._knows_some or self._seats == 0 or self.has_served(peer))
 
     def seated(self, peers: Iterable[PeerId]) -> list[PeerId]:
         """Return, of these peers, the established ones, and of the others those that have served longest, as many as

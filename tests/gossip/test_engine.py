@@ -415,6 +415,19 @@ def test_with_whom_it_stood_before_a_restart_is_no_newcomer_after_it():
     assert it.seated_of([*many, A, C]) == [many[0], A, C]
 
 
+def test_new_keys_that_wait_for_a_restart_have_stood_with_nobody():
+    """All that are there as the first round of a process closes count in full in it: none of them may vote to have a
+    member of a swarm that stood go back, before it has served."""
+    it = engine()
+    it.stood_before([A])
+    for peer, identity in ((B, BOB), (C, CAROL)):
+        it.on_hello(peer, hello(identity), 0.0)
+    it.round_outvoted_liars([A, B, C])
+    it.round_closed()
+    it.round_outvoted_liars([A, B, C])
+    assert it.stood_with() == {A}
+
+
 def test_who_is_far_ahead_may_be_a_donor_and_is_no_member():
     """Of two that say later rounds than all others, each of another one, the nearer one alone would be taken."""
     it = engine()

@@ -115,3 +115,16 @@ def test_who_is_vouched_for_counts_at_once() -> None:
     assert it.seated(NEW) == NEW[:3]
     it.vouch([PeerId(f"more{n}") for n in range(2 * MAX_REMEMBERED)])
     assert len(it) == MAX_REMEMBERED
+
+
+def test_who_is_there_since_the_first_round_alone_is_a_newcomer_where_others_are_known_to_have_served() -> None:
+    it = Probation(rounds=ROUNDS, seats=1)
+    it.vouch([])
+    it.round_closed(OLD)
+    assert all(map(it.is_no_newcomer, OLD)), "nobody was known before"
+    it.vouch(OLD[:1])
+    assert [peer for peer in OLD if it.is_no_newcomer(peer)] == OLD[:1]
+    assert all(map(it.established, OLD))
+    serve(it, OLD[1:2], ROUNDS)
+    assert [peer for peer in OLD if it.is_no_newcomer(peer)] == OLD[:2]
+    assert not any(map(it.is_no_newcomer, NEW))
