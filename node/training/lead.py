@@ -26,8 +26,10 @@ class Lead:
     def over(self, behind: Mapping[PeerId, int], *, mine: int, now: float) -> set[PeerId]:
         """Note the closing of round `mine`, at `now` in seconds. `behind`: the rounds of the neighbours that are too
         far behind. Return those that have been so for AHEAD_S, and keep up with us. Who stands still (paused, stopped,
-        dead and not yet missed) is nobody to go back to, nor who is slower."""
-        self._first = {peer: self._first.get(peer, (now, at, mine)) for peer, at in behind.items()}
+        dead and not yet missed) is nobody to go back to, nor who is slower. Who has gone back itself, to where others
+        are or to its checkpoint, is seen anew: what it lost is no sign of its pace."""
+        first = {peer: self._first.get(peer, (now, at, mine)) for peer, at in behind.items()}
+        self._first = {peer: it if behind[peer] >= it[1] else (now, behind[peer], mine) for peer, it in first.items()}
         return {
             peer
             for peer, (since, at, ours) in self._first.items()

@@ -28,3 +28,12 @@ def test_who_caught_up_meanwhile_is_counted_anew():
     assert lead.over({B: 20, C: 5}, mine=22, now=AHEAD_S) == {C}
     lead.begin()
     assert lead.over({B: 30, C: 6}, mine=23, now=2 * AHEAD_S) == set()
+
+
+def test_who_has_gone_back_itself_is_counted_from_there():
+    """Of two that were ahead, the one less so goes back first, and trains on at our pace."""
+    lead = Lead()
+    lead.over({B: 700}, mine=900, now=0.0)
+    assert lead.over({B: 300}, mine=910, now=AHEAD_S) == set()
+    assert lead.over({B: 310}, mine=920, now=1.5 * AHEAD_S) == set()
+    assert lead.over({B: 320}, mine=930, now=2 * AHEAD_S) == {B}
