@@ -89,6 +89,39 @@ def test_how_many_steps_need_not_be_told() -> None:
     assert loop.untold(0.5, 5.0) == 2, "the phase's last step is told"
 
 
+def test_a_step_takes_its_part_of_the_time_of_those_told_together() -> None:
+    times = iter([0.0, 1.0, 1.0, 2.0])
+    loop = InnerLoop(of_a_users_loop(5), clock=lambda: next(times))
+    work = loop.phase(enough=lambda done: done >= 100, keep_state=lambda: False, planned=100)
+    next(work)
+    loop.told_together = 5
+    next(work)
+    assert loop.untold(0.5, 1.0) == 4, "steps of 0.2 s"
+
+
+def test_a_loop_that_stands_still_is_told_of_each_step() -> None:
+    held, times = False, iter([0.0, 0.1])
+    loop = InnerLoop(of_a_users_loop(0), clock=lambda: next(times), held=lambda: held)
+    work = loop.phase(enough=lambda done: done >= 20, keep_state=lambda: False, planned=20)
+    next(work)
+    held = True
+    next(work)
+    assert loop.stands
+    assert loop.untold(0.5, 5.0) == 0
+
+
+def test_a_loop_that_ends_has_taken_none_of_the_steps_that_it_might_have_told_together() -> None:
+    learner = of_a_users_loop(0)
+    loop = InnerLoop(learner)
+    work = loop.phase(enough=lambda done: done >= 20, keep_state=lambda: False, planned=20)
+    next(work)
+    next(work)
+    loop.told_together, learner.ended = 5, True
+    with pytest.raises(StopIteration) as end:
+        next(work)
+    assert end.value.value.steps == 1
+
+
 def test_the_snapshot_does_not_move_with_the_model(trainer: Trainer) -> None:
     loop = InnerLoop(trainer)
     first = run(loop, 2)
