@@ -20,6 +20,9 @@ from node.system.light_roles import WITHOUT_MODEL
 Record: TypeAlias = dict[str, Any]
 """An event in JSON: `ts`, `event` (its name), and its fields."""
 
+ENDLESS: Final = 1_000_000
+"""Rounds of a run that ends when the user's loop does: not 0, which tells alerts that no round was closed yet."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
@@ -325,7 +328,7 @@ class RoundClosed(Event):
     round: int
     """Rounds closed so far."""
     rounds: int
-    """Rounds of the run."""
+    """Rounds of the run; ENDLESS where it ends when a loop of the user's own does."""
     neighbours: int
     members: int
     """Models in the average, own included."""
@@ -356,6 +359,11 @@ class RoundClosed(Event):
     of older releases, as are the other fields with a default."""
     bytes_received: int | None = None
     """All bytes from peers."""
+
+    @property
+    def known_rounds(self) -> int:
+        """Return the rounds of the run; 0 where nobody knows, since a loop of the user's own ends it."""
+        return 0 if self.rounds == ENDLESS else self.rounds
 
 
 @dataclass(frozen=True, kw_only=True)

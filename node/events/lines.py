@@ -147,7 +147,7 @@ def _numbers(event: RoundTrained | RoundClosed | Evaluated | Finished) -> Text:
 def _trained(event: RoundTrained) -> Text:
     return Text.assemble(
         ("round ", ""),
-        (text.progress(event.round, event.rounds), "bold"),
+        (text.progress(event.round, event.known_rounds), "bold"),
         f"  loss {text.loss(event.train_loss)}" if event.epsilon is None else f"  epsilon {event.epsilon:.3g}",
         f"  {text.amount(event.tokens_per_s)} tokens/s",
         f"  {text.plural(event.neighbours, 'neighbour')}",
@@ -161,7 +161,7 @@ def _trained(event: RoundTrained) -> Text:
 def _observed(event: RoundClosed) -> Text:
     members = text.plural(event.members, "neighbour")
     taken = f"  the model of {members}  received {text.size(event.bytes_received)}"
-    return Text.assemble("round ", (text.progress(event.round, event.rounds), "bold"), taken)
+    return Text.assemble("round ", (text.progress(event.round, event.known_rounds), "bold"), taken)
 
 
 def _evaluated(event: Evaluated) -> Text:
@@ -172,10 +172,11 @@ def _evaluated(event: Evaluated) -> Text:
 
 def _finished(event: Finished) -> Text:
     summary: dict[str, Any] = event.summary or {}
-    first, last = text.loss(summary.get("eval_loss_first")), text.loss(summary.get("eval_loss_last"))
+    first, last = summary.get("eval_loss_first"), summary.get("eval_loss_last")
+    untold = first is None and last is None  # a loop of the user's own need not evaluate here
     return Text.assemble(
         ("finished", "bold green"),
-        f"  eval loss {first} -> {last}",
+        "" if untold else f"  eval loss {text.loss(first)} -> {text.loss(last)}",
         f"  in {text.duration(summary.get('wall_s'))}",
         f"  utilization {text.share(summary.get('utilization'))}",
         _sent(summary),

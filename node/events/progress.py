@@ -249,7 +249,7 @@ class NodeProgress:
 
     def _close_round(self, event: RoundClosed) -> None:
         self.state = "running"
-        self.rounds_done, self.rounds = event.round, event.rounds or self.rounds
+        self.rounds_done, self.rounds = event.round, event.known_rounds or self.rounds
         if self.first_round is None:
             self.first_round, self.first_round_at = event.round, event.ts
         elif self.first_round_at is not None:

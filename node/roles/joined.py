@@ -74,9 +74,6 @@ LOADED_STATE: Final = (
 )
 GO_ON_BY_FOLDER: Final = "give the run_dir alone: the node goes on from its own checkpoint"
 
-ENDLESS: Final = 1_000_000
-"""Rounds of a run that ends when the user's loop does."""
-
 T = TypeVar("T")
 
 

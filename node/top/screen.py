@@ -90,8 +90,8 @@ def _headline(nodes: Sequence[Watched], now: float, width: int) -> Text:
     left, in_time = remaining_s(all_of, now), mean([it.updates_in_time for it in all_of if not it.over])
     paused = _clean(pause_of(all_of), width)
     parts = [
-        f"round {text.progress(done, total)}" if total else paused or "starting",
-        paused if total else "",
+        f"round {text.progress(done, total)}" if total or done else paused or "starting",
+        paused if total or done else "",
         "" if left is None or paused else f"about {text.duration(left)} left",
         "" if in_time is None else f"{text.share(in_time)} in time",
         _privacy(all_of),

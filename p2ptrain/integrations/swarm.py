@@ -25,8 +25,9 @@ from node.cli.membership_options import awaiting_peers, passphrase_in, run_dir_o
 from node.config.schema import Config, from_raw
 from node.config.sections import NodeConfig, merged
 from node.config.toml_source import Raw, merge
+from node.events.event_types import ENDLESS
 from node.roles.assembly import check_runnable, own_data
-from node.roles.joined import ENDLESS, GO_ON_BY_FOLDER, LOADED_STATE, JoinedNode, JoinSettings, NodeNow
+from node.roles.joined import GO_ON_BY_FOLDER, LOADED_STATE, JoinedNode, JoinSettings, NodeNow
 from node.roles.joined_process import ProcessNode
 from node.roles.joined_ranks import FollowingNode, LeadingNode, LoopNode, Ranks, cut_vectors, ranks_of
 from node.swarm.folder import SwarmFolder

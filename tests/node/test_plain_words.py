@@ -94,3 +94,11 @@ def test_who_is_interrupted_is_told_of_a_checkpoint_only_where_there_is_one(
 ) -> None:
     (line,) = describe(Interrupted(summary=summary))
     assert line.plain.endswith(said_)
+
+
+def test_the_last_line_names_no_held_out_loss_where_none_was_measured():
+    (untold,) = describe(said("finished", summary={"wall_s": 3.0}))
+    assert "finished  in 3 s" in untold.plain
+    summary = {"wall_s": 3.0, "eval_loss_first": 2.0, "eval_loss_last": 1.0}
+    (told,) = describe(said("finished", summary=summary))
+    assert "finished  eval loss 2.000 -> 1.000  in 3 s" in told.plain

@@ -17,6 +17,7 @@ from swarm_story import PEER, node_events, round_event
 from typed_events import said, typed
 
 from node.cli.app import main
+from node.events.event_types import ENDLESS
 from node.events.log import EventLog
 from node.events.progress import NodeProgress
 from node.system.errors import RunError, UsageError
@@ -165,6 +166,16 @@ def test_the_headline_of_a_node_that_never_trained_says_why():
     lines = drawn([node])
     assert lines[0].startswith("n  paused by hours")
     assert "n: paused by hours: it trains at 22:00-07:00, and it is 14:05" in lines
+
+
+def test_a_run_whose_end_nobody_knows_has_no_end_and_no_time_left():
+    node = Watched(NodeProgress("node"))
+    for event in node_events(0, rounds=3):
+        node.progress.observe(typed(event | ({"rounds": ENDLESS} if event["event"] == "round" else {})))
+    head, *rest = drawn([node])
+    assert head.startswith("node  round 3   ")
+    assert "left" not in head
+    assert any(line.split()[:2] == ["node", "3"] for line in rest)
 
 
 def test_the_headline_of_a_run_names_the_pause_once_all_are_paused():

@@ -103,8 +103,8 @@ function showRuns(all) {
     const its = all.filter((it) => it.run === path), working = its.filter(works);
     const dead = its.filter((it) => it.state === "dead").length;
     row.cells[0].title = path;
-    const rounds = its.map((it) => it.rounds_done);
-    const texts = [name, String(its.length), String(working.length), String(dead), `${Math.max(...rounds)}/${Math.max(...its.map((it) => it.rounds))}`,
+    const done = Math.max(...its.map((it) => it.rounds_done)), total = Math.max(...its.map((it) => it.rounds));
+    const texts = [name, String(its.length), String(working.length), String(dead), `${done}${total ? `/${total}` : ""}`,
       fixed(mean(its.map((it) => it.train_loss)), 4), fixed(mean(its.map((it) => it.eval_loss)), 4),
       amount(sum(working.map((it) => it.tokens_per_s))), size(sum(its.map((it) => it.bytes_sent)))];
     texts.forEach((text, k) => put(row.cells[k], text));
