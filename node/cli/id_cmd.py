@@ -86,12 +86,22 @@ def rotate(path: KeyPath, passphrase_file: options.PassphraseFile = None, json: 
 
     Members refuse the old key from the moment they know the new one. The old one is deleted.
     """
-    from node.swarm.key_rotation import replace_key
+    from node.cli.membership_options import warn
+    from node.swarm.key_rotation import renamed_bootstrap, replace_key
 
     file = _there(path)
     passphrase = _passphrase(file, passphrase_file)
     with locked_meanwhile(file.parent):
         identity = replace_key(file, passphrase)
+        renamed = renamed_bootstrap(file.parent)
+    if renamed:
+        words = " ".join(f"--bootstrap {address}" for address in renamed)
+        warn(
+            [
+                "the swarm and its invites name this node by its old key, and newcomers find nobody there; an admin "
+                f"tells the swarm, and gives new invites: p2ptrain swarm rotate DIR {words}"
+            ]
+        )
     _print(identity.peer_id, file, json=json)
 
 

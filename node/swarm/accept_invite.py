@@ -9,7 +9,7 @@ import secrets
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -149,8 +149,8 @@ def membership(
     role, region = (Role.TRAINER, "") if grant is None else (grant.role, grant.region)
     own: Raw = read_own(node_dir)
     merge(own, agreed_settings.own_part(given, task_in(agreed_settings.raw_of(chain.newest.terms.settings))))
-    me = None if certificate is None else certificate.peer
-    raw = _all_settings(chain.newest, given, own, role, me)
+    mine = () if certificate is None else certificate.lineage
+    raw = _all_settings(chain.newest, given, own, role, mine)
     _set_region(raw, region)
     check_minimum(chain.newest.terms.settings, raw, joins=invitation is not None)
     _check_data(chain.newest, raw)
@@ -234,13 +234,14 @@ def _redeem(node_dir: Path, chain: ManifestChain, invitation: InviteBundle, iden
     files.save_manifests(chain)
 
 
-def _all_settings(newest: Manifest, given: Raw, own: Raw, role: Role, me: str | None) -> Raw:
+def _all_settings(newest: Manifest, given: Raw, own: Raw, role: Role, mine: Sequence[str]) -> Raw:
+    """`mine`: the keys of this node, earlier ones included: nobody answers by those any more."""
     agreed_settings.under(
         newest.terms.settings, newest.swarm.hex(), given
     )  # what contradicts is said of what was given now
     raw = agreed_settings.under(newest.terms.settings, newest.swarm.hex(), own)
     network, node = raw.setdefault("network", {}), raw.setdefault("node", {})
-    known = [each for each in newest.terms.bootstrap if peer_in(each) != me]
+    known = [each for each in newest.terms.bootstrap if peer_in(each) not in mine]
     network["peers"] = list(dict.fromkeys([*network.get("peers", ()), *known]))
     if _RUNS_AS[role] not in WITHOUT_MODEL:
         agreed_settings.check_code(newest.terms.settings, own)

@@ -9,14 +9,29 @@ from pathlib import Path
 from typing import Final
 
 from gossip.core.atomic_file import rename_durably
+from gossip.core.backoff import peer_in
 from gossip.core.errors import LocalError
 from gossip.core.identity import Identity
 from gossip.membership import rotate, rotated
 from node.swarm.folder import membership_of
+from node.swarm.pending import known
 from node.system.errors import UsageError
 
 _NEXT: Final = ".next"
 """Suffix of the new key's file until it takes its place."""
+
+
+def renamed_bootstrap(node_dir: Path) -> list[str]:
+    """Return the swarm's bootstrap addresses with this node's present key in the place of earlier ones; none where no
+    address names an earlier one. LocalError on damaged files."""
+    files = membership_of(node_dir)
+    certificate = files.load_certificate() if files.joined else None
+    if certificate is None:
+        return []
+    *former, present = certificate.lineage
+    named = known(files)[0].newest.terms.bootstrap
+    renamed = [f"{at.rpartition('/')[0]}/{present}" if peer_in(at) in former else at for at in named]
+    return renamed if renamed != list(named) else []
 
 
 def replace_key(file: Path, passphrase: bytes | None) -> Identity:

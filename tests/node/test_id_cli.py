@@ -9,6 +9,7 @@ from swarm_harness import founded, joined, mistake, said, seal_cheaply
 from gossip.core.errors import LocalError
 from gossip.core.identity import Identity
 from node.swarm import credentials, key_rotation
+from node.swarm.accept_invite import membership
 from node.swarm.folder import membership_of
 from node.system.run_dir import IDENTITY, locked
 
@@ -83,6 +84,21 @@ def test_a_membership_goes_on_under_the_next_key(tmp_path: Path, capsys: pytest.
     assert "takes no other key" in mistake(capsys, "id", "rotate", node)
     assert credentials.load(node, None).private is not None
     assert not list(node.glob("*.next"))
+
+
+def test_who_newcomers_ask_is_told_that_they_do_not_find_its_next_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = founded(tmp_path / "lab")
+    (old,) = made.chain.newest.terms.bootstrap
+    _, out, err = said(capsys, "id", "rotate", made.folder.node_dir)
+    assert err.startswith("warning: the swarm and its invites name this node by its old key")
+    assert f"--bootstrap {old.rpartition('/p2p/')[0]}/p2p/{out.strip()}\n" in err
+    again = membership(made.folder.node_dir, {}, None)
+    assert again is not None
+    assert again.raw["network"]["peers"] == [], "its old key is nobody to wait for"
+    joined(tmp_path / "a" / "node", made.line)
+    assert said(capsys, "id", "rotate", tmp_path / "a" / "node")[2] == ""
 
 
 def test_a_rotation_that_died_half_way_is_finished_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
