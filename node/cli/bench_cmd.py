@@ -29,10 +29,10 @@ FULL_BLOB_MIB, FULL_TENSOR_MIB, QUICK_MIB = 256, 64, 16
 REPETITIONS, QUICK_REPETITIONS = 5, 3
 """Odd, so that the median is one of them."""
 
-RACE_STEPS, QUICK_RACE_STEPS, QUICK_RACE_HOSTS = 400, 40, 2
+RACE_STEPS, QUICK_RACE_STEPS, RACE_HOSTS, QUICK_RACE_HOSTS = 400, 40, 4, 2
 RACE_LIMIT_S = 60.0
 """Four hosts on two cores do 400 steps of a nano model in less."""
-QUICK_RACE_LINKS = "20,1000"
+RACE_LINKS, QUICK_RACE_LINKS = "5,20,100,1000", "20,1000"
 
 GRAPH_NODES, QUICK_GRAPH_NODES = "8,10,25,32", "8,10"
 """Two powers of two, and two numbers that no grid of twos or fours fills."""
@@ -157,8 +157,11 @@ def gpu(
     device: Annotated[str, typer.Option(help="cuda, cuda:1; cpu runs the same code.")] = "cuda",
     numel: Annotated[int | None, typer.Option(min=1, help="Parameters of a vector. (default: 25M; quick: 4M)")] = None,
     size: Annotated[
-        str, typer.Option(help="Of the byte-lm whose steps are timed: pico, nano, micro, small.")
-    ] = "small",
+        str | None,
+        typer.Option(
+            help="Of the byte-lm whose steps are timed: pico, nano, micro, small. (default: small; quick: nano)"
+        ),
+    ] = None,
     compiled: Annotated[bool, typer.Option(help="Also time steps through torch.compile.")] = True,
     threads: Threads = None,
     turns: Turns = None,
@@ -174,7 +177,7 @@ def gpu(
     benchmark = BENCHMARKS.get(
         "gpu",
         device=device,
-        size="nano" if quick else size,
+        size=size or ("nano" if quick else "small"),
         compile=compiled,
         **_on_vectors(numel, threads, turns, seed=seed, quick=quick),
     )
@@ -314,13 +317,26 @@ def calibrate(
 
 @app.command()
 def race(
-    links: Annotated[str, typer.Option(metavar="5,20", help="Speeds of the hosts' links, Mbit/s.")] = "5,20,100,1000",
+    links: Annotated[
+        str | None,
+        typer.Option(
+            metavar="5,20", help="Speeds of the hosts' links, Mbit/s. (default: 5,20,100,1000; quick: 20,1000)"
+        ),
+    ] = None,
     to: Annotated[str, typer.Option(metavar="2.0,1.9", help="Held-out losses to reach.")] = "2.0,1.9",
     contestants: Annotated[str, typer.Option(metavar="A,B", help="Who races, or all.")] = "all",
-    hosts: Annotated[int, typer.Option(min=2, max=16, help="Network namespaces, a process each.")] = 4,
-    steps: Annotated[int, typer.Option(min=4, help="Of every host; learning rates end with the last.")] = RACE_STEPS,
+    hosts: Annotated[
+        int | None,
+        typer.Option(min=2, max=16, help="Network namespaces, a process each. (default: 4; quick: 2)"),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=4, help="Of every host; learning rates end with the last. (default: 400; quick: 40)"),
+    ] = None,
     limit_s: Annotated[float, typer.Option(min=1, help="Seconds for each, on each link.")] = RACE_LIMIT_S,
-    size: Annotated[str, typer.Option(help="Of the byte-lm: pico, nano, micro, small.")] = "nano",
+    size: Annotated[
+        str | None, typer.Option(help="Of the byte-lm: pico, nano, micro, small. (default: nano; quick: pico)")
+    ] = None,
     data: options.Data = None,
     learning_rate: Annotated[float, typer.Option(min=0, help="Peak, of all.")] = 3e-3,
     hivemind: Annotated[
@@ -344,9 +360,9 @@ def race(
     names = names_in(contestants, CONTESTANTS.names(), "--contestants")
     given = {"hivemind": {"python": hivemind}}
     spec = RaceSpec(
-        hosts=QUICK_RACE_HOSTS if quick else hosts,
-        steps=QUICK_RACE_STEPS if quick else steps,
-        size="pico" if quick else size,
+        hosts=hosts or (QUICK_RACE_HOSTS if quick else RACE_HOSTS),
+        steps=steps or (QUICK_RACE_STEPS if quick else RACE_STEPS),
+        size=size or ("pico" if quick else "nano"),
         data=None if data is None else str(data.expanduser().absolute()),
         learning_rate=learning_rate,
         seed=seed,
@@ -354,7 +370,7 @@ def race(
     benchmark = BENCHMARKS.get(
         "race",
         contestants=[CONTESTANTS.get(name, **given.get(name, {})) for name in names],
-        links=decimals_in(QUICK_RACE_LINKS if quick else links, "--links"),
+        links=decimals_in(links or (QUICK_RACE_LINKS if quick else RACE_LINKS), "--links"),
         to=decimals_in(to, "--to"),
         spec=spec,
         limit_s=limit_s,

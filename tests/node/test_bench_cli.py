@@ -20,6 +20,8 @@ from node.bench.base import Benchmark
 from node.bench.benchmarks import BENCHMARKS
 from node.bench.codecs import VARIANTS
 from node.bench.race.spec import RaceSpec
+from node.cli import bench_cmd
+from node.cli.app import main
 from node.system.errors import UsageError
 from p2ptrain import aggregate, compress
 from p2ptrain.sync import SYNC_STRATEGIES
@@ -301,3 +303,15 @@ def test_all_are_benchmarks():
         benchmark = BENCHMARKS.get(name, **each)
         assert isinstance(benchmark, Benchmark)
         assert benchmark.name == name
+
+
+@pytest.mark.parametrize(("told", "asked"), [(False, (2, 40, "pico", [20.0, 1000.0])), (True, (3, 8, "nano", [100.0]))])
+def test_a_quick_race_is_small_only_in_what_is_not_given(
+    told: bool, asked: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict = {}
+    monkeypatch.setattr(bench_cmd, "_carry_out", lambda *_, **__: None)
+    monkeypatch.setattr(BENCHMARKS, "get", lambda _, **options: made.update(options), raising=False)
+    given = ("--hosts", "3", "--steps", "8", "--size", "nano", "--links", "100") if told else ()
+    assert main(["bench", "race", "--quick", "--contestants", "ddp", *given]) == 0
+    assert (made["spec"].hosts, made["spec"].steps, made["spec"].size, list(made["links"])) == asked
