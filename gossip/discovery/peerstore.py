@@ -7,8 +7,9 @@ at the price of one hello. Such records are worth keeping: `dump` and `recall` s
 peerstore is full, what one network has beyond its share is dropped first, then the least trusted, and in a run with
 regions first of those that are neither ours nor beside ours. Of records that
 others reported, the group that reported most loses one; of the verified the newest, so that a crowd that comes later
-displaces nobody. And in what is passed on networks take turns: a crowd of keys on one host is one of many to a
-newcomer."""
+displaces nobody. What one peer reports of others takes the places of verified ones up to a quarter of all: it costs
+nothing to say, and may name any network. And in what is passed on networks take turns: a crowd of keys on one host is
+one of many to a newcomer."""
 
 import base64
 import binascii
@@ -35,6 +36,11 @@ MAX_RECORDS: Final = 256
 
 MAX_OF_NETWORK: Final = MAX_RECORDS // PARTS
 """Records of one network that are kept when the peerstore is full and others need the places."""
+
+MAX_HEARSAY: Final = MAX_RECORDS // 4
+"""Records that others reported for which the surplus of a network makes room though it is verified. A quarter, so that
+one liar's words leave three quarters to a swarm whose members share a network. It is not none, so that a crowd of one
+network cannot keep a full peerstore from learning of anybody else: who is learned of is dialled, and verified then."""
 
 MAX_FAR: Final = MAX_RECORDS // 8
 """Records of members of regions that are not beside ours, in a run with regions, that are kept where others need the
@@ -335,6 +341,8 @@ class PeerStore:
         far = {peer for peer, known in self._known.items() if self._needs is not None and not self._needs(known.record)}
         drops_far = len(far) > MAX_FAR
         surplus = [peer for peer in reversed(ranked) if peer not in within and peer != newcomer]
+        if newcomer is None and sum(self.standing(peer) is RecordTrust.HEARSAY for peer in self._known) > MAX_HEARSAY:
+            surplus = [peer for peer in surplus if self.standing(peer) < RecordTrust.KEPT]
         if surplus:  # the least trusted, and of those the newest
             return next((peer for peer in surplus if drops_far and peer in far), surplus[0])
         rest = [peer for peer in ranked if peer != newcomer]
