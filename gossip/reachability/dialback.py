@@ -43,7 +43,7 @@ MAX_DIALBACKS: Final = 4
 
 OF_PEER_BURST: Final = 6
 OF_PEER_PER_S: Final = 1 / 300
-"""A node asks at its start, when its addresses change, and once an hour."""
+"""A node asks at its start, when its addresses change, once an hour, and every ten minutes who did not reach it."""
 
 OF_HOST_BURST: Final = 12
 OF_HOST_PER_S: Final = 1 / 60

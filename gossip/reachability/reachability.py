@@ -22,6 +22,11 @@ REACH_HOLDS_S: Final = 3600.0
 are the ones who dial: an hour later the old proof is gone. With a shorter time a small swarm would lose its proof
 whenever a few members are away."""
 
+MISS_HOLDS_S: Final = 600.0
+"""Seconds until a member that did not reach us is asked again: the operator may have opened the port meanwhile, or one
+of its packets may have been lost. Its answer counts until then and on, so that relays stay. It may be asked twice as
+often before it charges for it."""
+
 ASK_PEERS: Final = 3
 """Members that are asked to dial us back: of three, one that lies or is cut off itself is outvoted."""
 
@@ -31,6 +36,7 @@ class _Vote:
     sighting: Sighting
     customer: str
     until: float
+    ask_again_at: float
 
 
 class ReachabilityTracker:
@@ -52,7 +58,8 @@ class ReachabilityTracker:
         """Note the answer of `peer`, whose connection leads to the host of the multiaddr `at`; the newest ASK_PEERS
         answers count."""
         self._votes.pop(peer, None)
-        self._votes[peer] = _Vote(sighting, _customer_at(at), now + REACH_HOLDS_S)
+        lasts_s = REACH_HOLDS_S if sighting.answered else MISS_HOLDS_S
+        self._votes[peer] = _Vote(sighting, _customer_at(at), now + REACH_HOLDS_S, now + lasts_s)
         while len(self._votes) > ASK_PEERS:
             del self._votes[next(iter(self._votes))]
 
@@ -61,8 +68,8 @@ class ReachabilityTracker:
         self._votes.clear()
 
     def asked(self, now: float) -> frozenset[PeerId]:
-        """Return the peers whose answers count now."""
-        return frozenset(peer for peer, vote in self._votes.items() if now <= vote.until)
+        """Return the peers that need not be asked again yet: a miss is asked about again while it counts."""
+        return frozenset(peer for peer, vote in self._votes.items() if now <= vote.ask_again_at)
 
     def sightings(self, now: float) -> tuple[Sighting, ...]:
         """Return the answers that count now."""

@@ -26,7 +26,7 @@ from gossip.reachability.dialback import (
     ports_in,
 )
 from gossip.reachability.dialback_task import ask_to_dial_back
-from gossip.reachability.reachability import REACH_HOLDS_S, ReachabilityTracker
+from gossip.reachability.reachability import MISS_HOLDS_S, REACH_HOLDS_S, ReachabilityTracker
 from gossip.reachability.reachability_task import _in_words
 
 HERE = "/ip4/192.0.2.1/tcp/4001"
@@ -245,6 +245,24 @@ async def test_who_cannot_be_dialled_learns_that_and_how_to_mend_it(autojump_clo
         )
         assert hidden.service.reachability() == "outbound"
         assert "forward TCP port" in hidden.told("reachability")[-1].detail
+
+
+@pytest.mark.parametrize("opened_after_s", [30.0, 2500.0])
+async def test_who_opens_its_port_learns_within_minutes_that_it_is_reached(autojump_clock, opened_after_s):
+    """What a member had missed held for an hour, and in it nobody was asked again."""
+    async with swarm() as it:
+        nodes = [await it.start(1)]
+        nodes += [await it.start(number, peers=(nodes[0].address,)) for number in (2, 3)]
+        hidden = it.make(9, peers=(nodes[0].address,))
+        it.network.hide(hidden.peer)
+        await it.launch(hidden)
+        await trio.sleep(opened_after_s)
+        assert hidden.service.reachability() == "outbound"
+        it.network.unhide(hidden.peer)
+        await trio.sleep(MISS_HOLDS_S + 30)
+        assert hidden.service.reachability() == "reached"
+        for node in nodes:
+            assert (hidden.peer, Reason.FLOODED) not in node.service.stats.rejected, "nobody was asked too often"
 
 
 async def test_asking_again_and_again_is_charged(autojump_clock):

@@ -65,6 +65,10 @@ class Links:
         """Let nobody dial `peer`, as behind a router; it dials others."""
         self._hidden.add(peer)
 
+    def unhide(self, peer: PeerId) -> None:
+        """Let everybody dial `peer` again, as when its router forwards a port."""
+        self._hidden.discard(peer)
+
     def stall(self, peer: PeerId) -> None:
         """Let nothing pass to or from `peer`, while its connections stay: a stopped process."""
         self._stalled.add(peer)
