@@ -9,8 +9,11 @@ Whatever is secret has mode 0600, and the folder 0700. The swarm is known from t
 sees what the node has learned of others.
 """
 
+import fcntl
 import json
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -112,8 +115,21 @@ class SwarmFolder:
             uses=invite.uses,
             region=invite.region,
         )
-        lines = [json.dumps(asdict(each)) for each in (*self.given(), given)]
-        write_private(self.path / INVITES, "".join(f"{line}\n" for line in lines).encode(), "the list of invites")
+        with self._by_itself():
+            lines = [json.dumps(asdict(each)) for each in (*self.given(), given)]
+            write_private(self.path / INVITES, "".join(f"{line}\n" for line in lines).encode(), "the list of invites")
+
+    @contextmanager
+    def _by_itself(self) -> Iterator[None]:
+        """Wait until no other command changes the list: of two that read it at once the second would write it without
+        the first one's invite. Where the file system has no locks, nothing is waited for."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)  # and with it the lock
 
     def given(self) -> Iterator[Given]:
         """Return all invites that were given out from this folder. LocalError when the list is damaged."""

@@ -2,14 +2,19 @@
 
 import json
 import os
+import threading
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from swarm_harness import DIGITS, founded, line_of, mistake, said, seal_cheaply
 
 from gossip.core.identity import Identity
-from gossip.membership import Authority, Policy, Role, parse_invite_code
+from gossip.core.ids import SwarmId
+from gossip.core.secret_file import write_private
+from gossip.membership import Authority, Policy, Role, make_invite, parse_invite_code
 from node.config.schema import Config, from_raw
 from node.swarm import agreed_settings, data, parsing
 from node.swarm.accept_invite import LOCAL
@@ -249,6 +254,27 @@ def test_the_first_invite_is_for_one_where_each_member_needs_its_own(
     lab = tmp_path / "lab"
     assert said(capsys, "swarm", "create", "lab", *QUICK, "--out", lab, *drawn)[0] == 0
     assert json.loads((lab / "invites.jsonl").read_text().splitlines()[0])["uses"] == uses
+
+
+def test_of_invites_that_are_given_out_at_once_none_is_missing_from_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both read the list before either had written it, and the second wrote it without the first one's."""
+    authority, swarm = Identity.generate(), SwarmId(bytes(16))
+    both = threading.Barrier(2)
+
+    def written(path: Path, data: bytes, what: str) -> None:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # each is as far as it gets while the other has not written
+        write_private(path, data, what)
+
+    monkeypatch.setattr("node.swarm.folder.write_private", written)
+    invites = [
+        make_invite(authority, swarm, Identity.generate(), role=Role.TRAINER, issued_at=1, name=name) for name in "ab"
+    ]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(SwarmFolder(tmp_path).record, invites))
+    assert sorted(each.name for each in SwarmFolder(tmp_path).given()) == ["a", "b"]
 
 
 @pytest.mark.parametrize("uses", ["0", "2"])
