@@ -16,6 +16,10 @@ _HAS_MODES: Final = os.name == "posix"
 """Elsewhere a file's mode does not say who may read it."""
 
 
+class UnreadableError(LocalError):
+    """The file is there or not, and cannot be read: what it holds is not known to be bad."""
+
+
 def write_private(path: Path, data: bytes, what: str) -> None:
     """Write a file that its owner alone may read, whole or not at all, and create its folder if needed. Raises
     LocalError."""
@@ -27,7 +31,8 @@ def write_private(path: Path, data: bytes, what: str) -> None:
 
 
 def read_private(path: Path, most: int, what: str, *, refuse_shared: bool) -> bytes:
-    """Read at most `most + 1` bytes of the file, so that a file that is too long shows. Raises LocalError.
+    """Read at most `most + 1` bytes of the file, so that a file that is too long shows. Raises LocalError, which is
+    UnreadableError where the file cannot be read.
 
     `refuse_shared`: refuse a file that its group or everybody may open, since its content is not secret any more.
     """
@@ -36,7 +41,7 @@ def read_private(path: Path, most: int, what: str, *, refuse_shared: bool) -> by
             shared = _HAS_MODES and bool(os.fstat(file.fileno()).st_mode & _OTHERS)
             data = file.read(most + 1)
     except OSError as error:
-        raise LocalError(f"cannot read {what} {path}: {error.strerror}") from error
+        raise UnreadableError(f"cannot read {what} {path}: {error.strerror}") from error
     if shared and refuse_shared:
         raise LocalError(f"{what} {path} can be opened by others than its owner: chmod 600 {path}")
     return data

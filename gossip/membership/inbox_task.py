@@ -10,7 +10,7 @@ import trio
 
 from gossip.core.errors import LocalError
 from gossip.core.membership_limits import MAX_LINE_BYTES
-from gossip.core.secret_file import read_private
+from gossip.core.secret_file import UnreadableError, read_private
 from gossip.membership.membership_files import SUFFIX, MembershipFiles
 
 INBOX_LOOK_S: Final = 0.5
@@ -28,14 +28,23 @@ async def watch_inbox(
     files: MembershipFiles, submit: Callable[[Iterable[bytes]], None], warn: Callable[[str], None]
 ) -> None:
     """Run until cancelled. Each file is processed, or reported as bad; in either case it is then removed. One that
-    cannot be removed (another user's folder) is not processed again: it would be told and reported at every look."""
+    cannot be removed (another user's folder) is not processed again: it would be told and reported at every look. One
+    that cannot be read (root has written it) stays, is reported once, and is processed when it can be."""
     stuck: set[Path] = set()
+    unread: set[Path] = set()
     while True:
         waiting = list(_waiting(files.inbox))
         stuck.intersection_update(waiting)
-        for path in islice((each for each in waiting if each not in stuck), MAX_INBOX_FILES):
+        unread.intersection_update(waiting)
+        due = sorted((each for each in waiting if each not in stuck), key=lambda each: each in unread)
+        for path in islice(due, MAX_INBOX_FILES):
             try:
                 submit((_read(path),))
+            except UnreadableError as error:
+                if path not in unread:
+                    unread.add(path)
+                    warn(f"{error}; it waits in the inbox until the user of this node may read it (chown)")
+                continue
             except LocalError as error:
                 warn(f"{path.name} of the inbox was not taken up: {error}")
             try:

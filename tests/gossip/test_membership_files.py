@@ -152,6 +152,32 @@ async def test_what_a_full_disk_did_not_take_is_tried_again_and_said_once(files,
     assert not sync._unsaved
 
 
+async def test_what_cannot_be_read_in_the_inbox_waits_there_and_is_told_once(autojump_clock, files, monkeypatch):
+    """Root's command has left it, for its owner alone: a revocation was reported as bad, and removed."""
+    taken, said, open_file = [], [], Path.open
+
+    def refuse(path, *given, **options):
+        if path.name == roots.name:
+            raise PermissionError(13, "Permission denied")
+        return open_file(path, *given, **options)
+
+    roots = files.hand_over(b"root's")
+    with monkeypatch.context() as as_another_user:
+        as_another_user.setattr(Path, "open", refuse)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_inbox, files, taken.extend, said.append)
+            await trio.sleep(3 * INBOX_LOOK_S)
+            files.hand_over(b"second")
+            await trio.sleep(3 * INBOX_LOOK_S)
+            assert (taken, len(said)) == ([b"second"], 1)
+            assert "Permission denied; it waits in the inbox" in said[0]
+            as_another_user.undo()
+            await trio.sleep(3 * INBOX_LOOK_S)
+            nursery.cancel_scope.cancel()
+    assert (taken, len(said)) == ([b"second", b"root's"], 1)
+    assert not list(files.inbox.iterdir())
+
+
 async def test_what_cannot_be_removed_from_the_inbox_is_taken_up_and_told_once(autojump_clock, files, monkeypatch):
     """Of a folder that another user's command has made: else it would be sent around twice a second."""
     taken, said, unlink = [], [], Path.unlink
