@@ -58,7 +58,7 @@ SERVED_IDLE_S: Final = 2 * IDLE_S
 RETRY_MIN_S: Final = 60.0
 RETRY_MAX_S: Final = 3600.0
 """How long a peer with which none could be made is left alone: doubling, since where a firewall swallows the second
-connection each attempt costs `OPEN_S`."""
+connection each attempt costs `OPEN_S`. Not after a refusal, which costs a round trip: it may be full for a moment."""
 
 MAX_WITHOUT: Final = 64
 """Such peers that are remembered, eight times the default degree: only neighbours are worth a data connection."""
@@ -71,6 +71,10 @@ STREAMS_BURST: Final = 40
 STREAMS_PER_S: Final = 20.0
 """Streams that a peer may open over its data connections; for later ones it waits. As many as updates are taken of a
 neighbour (follower_task.UPDATES_PER_S), each of which is a stream; one costs 0.3 ms."""
+
+
+class _RefusedError(Exception):
+    """The peer was asked for a data connection, and says that it serves none to us now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,14 +193,16 @@ class Channels:
         until, pause_s = self._without.get(peer, (0.0, RETRY_MIN_S))
         if until > trio.current_time():
             return None
-        link = None
+        link, then_s = None, min(2 * pause_s, RETRY_MAX_S)
         try:
             with trio.move_on_after(OPEN_S) as scope, self._while_there(peer, scope):
                 link = await self._agreed(peer)
+        except _RefusedError:
+            pause_s = then_s = RETRY_MIN_S
         except (TransportError, OSError) as error:
             self._faults.note("data_open", error)
         if link is None:
-            self._without[peer] = trio.current_time() + pause_s, min(2 * pause_s, RETRY_MAX_S)
+            self._without[peer] = trio.current_time() + pause_s, then_s
             while len(self._without) > MAX_WITHOUT:
                 del self._without[next(iter(self._without))]
         else:
@@ -213,7 +219,7 @@ class Channels:
             mode = DIAL_ME if way.dialled is None else EXPECT_ME
             await anchor.send_all(bytes([mode]) + token + secret)
             if await anchor.receive_some(1) != GRANTED:
-                return None
+                raise _RefusedError
             if way.dialled is not None:
                 return await self._dialled(way.dialled, token, secret, peer)
             return await expected.come()
