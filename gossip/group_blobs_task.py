@@ -28,6 +28,15 @@ EXCHANGE_VECTORS: Final = 2
 MAX_PULLS: Final = 8
 """Pulls under way at once, as many as a node has neighbours by default: 32 MiB unverified at most."""
 
+MAX_PULLS_PASSED: Final = 4 * MAX_PULLS
+"""The same where pulls are slow: half of the largest group. As many on a link of 5 Mbit/s are each still faster than
+limits.MIN_RATE, below which they are given up."""
+
+PASSED_AFTER_S: Final = 2.0
+"""Seconds in which pulls wait and none gets a place, after which there is one place more: members that trickle could
+else hold all of them, and nobody else would be asked. Honest pulls that share a full link only become as many more as
+take longer than this. Chosen."""
+
 PULL_PAUSE_S: Final = 0.2
 """Seconds before a pull that failed is tried again: a lost connection is dialled within seconds."""
 
@@ -53,6 +62,35 @@ class HeldBlobs:
         return address
 
 
+class _Places:
+    """Places for the pulls of one exchange: MAX_PULLS, and one more whenever pulls have waited for PASSED_AFTER_S in
+    which none got one, up to MAX_PULLS_PASSED."""
+
+    def __init__(self) -> None:
+        self._room = trio.Semaphore(MAX_PULLS)
+        self._count = MAX_PULLS
+        self._taken_at = float("-inf")
+
+    async def __aenter__(self) -> None:
+        began = trio.current_time()
+        while True:
+            with trio.move_on_at(self._more_at(began)):
+                await self._room.acquire()
+                self._taken_at = trio.current_time()
+                return
+            if trio.current_time() >= self._more_at(began):  # otherwise another has had a place meanwhile
+                self._count += 1
+                self._taken_at = trio.current_time()
+                self._room.release()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._room.release()
+
+    def _more_at(self, began: float) -> float:
+        """Return when a pull that has waited since `began` makes one place more."""
+        return max(began, self._taken_at) + PASSED_AFTER_S if self._count < MAX_PULLS_PASSED else float("inf")
+
+
 class PullFailedError(Exception):
     """A pull failed. `again`: by the network's fault, so that it may be tried again."""
 
@@ -68,7 +106,7 @@ class Puller:
         self._context = context
         self._meter = meter
         self._chunk_bytes = chunk_bytes
-        self._room = trio.Semaphore(MAX_PULLS)
+        self._room = _Places()
 
     async def pull(self, peer: PeerId, address: Digest, size: int, span: range | None) -> bytes:
         """Return the blob `address` of `size` bytes, or its chunks `span`. Raises PullFailedError: a peer that answered

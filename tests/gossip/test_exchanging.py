@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import trio
+import trio.testing
 from gossip_swarm import FakeRuntime, Swarm, swarm, until
 from sizes import thorough_but
 
@@ -17,7 +18,15 @@ from gossip.core.errors import LocalError, Reason
 from gossip.core.ids import Digest, PeerId
 from gossip.core.limits import CHUNK_BYTES
 from gossip.core.statements import Stage, part_statement
-from gossip.group_blobs_task import EXCHANGE_VECTORS, EXCHANGES_HELD, Puller
+from gossip.group_blobs_task import (
+    EXCHANGE_VECTORS,
+    EXCHANGES_HELD,
+    MAX_PULLS,
+    MAX_PULLS_PASSED,
+    PASSED_AFTER_S,
+    Puller,
+    _Places,
+)
 from gossip.transport.base import Stream, TransportError
 from gossip.updates.publisher import Payload
 
@@ -268,6 +277,7 @@ async def test_a_part_that_was_not_there_in_time_comes_afterwards(announced, aut
 async def test_vectors_that_come_too_late_do_not_keep_from_us_what_was_reduced(autojump_clock, monkeypatch):
     """They were pulled until the end, though nobody would reduce them: eight slow links took all places of pulls."""
     monkeypatch.setattr("gossip.group_blobs_task.MAX_PULLS", 1)
+    monkeypatch.setattr("gossip.group_blobs_task.MAX_PULLS_PASSED", 1)
     fetch = Puller._fetch
 
     async def slow(puller, peer, address, size, span):
@@ -283,6 +293,64 @@ async def test_vectors_that_come_too_late_do_not_keep_from_us_what_was_reduced(a
         results.pop(nodes[BAD].peer)
         # With one place, the second member's pull of the first one's vector has waited behind the slow one.
         check_others(results, group, {0: [0, 1], 1: [1], BAD: [0, 1, 2]})
+
+
+async def test_members_that_trickle_do_not_hold_all_places_of_pulls(autojump_clock, monkeypatch):
+    """In a group of more than nine, eight that sent very slowly kept a member from asking anybody else in time."""
+    monkeypatch.setattr("gossip.group_blobs_task.MAX_PULLS", 1)
+    fetch = Puller._fetch
+
+    async def slow(puller, peer, address, size, span):
+        if peer == nodes[BAD].peer:
+            await trio.sleep(2 * TIMEOUT_S)
+        return await fetch(puller, peer, address, size, span)
+
+    monkeypatch.setattr(Puller, "_fetch", slow)
+    async with swarm() as net:
+        nodes = await net.start_all(4)
+        group, honest = group_of(nodes), [0, 1, 3]
+        results = await exchanged(nodes, group)
+        results.pop(nodes[BAD].peer)
+        check_others(results, group, {0: honest, 1: honest, 3: honest, BAD: []})
+
+
+@pytest.mark.parametrize("slow", [0, 8, 20])
+async def test_a_place_more_is_made_only_while_pulls_wait_and_none_begins(slow, autojump_clock):
+    places, begun = _Places(), []
+
+    async def pull(seconds):
+        async with places:
+            begun.append(trio.current_time())
+            await trio.sleep(seconds)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(slow):
+            nursery.start_soon(pull, 1000.0)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(40):
+            nursery.start_soon(pull, 0.5)
+        await trio.sleep(80.0)
+        assert len(begun) == slow + 40
+        assert places._count == max(MAX_PULLS, slow + (slow > 0))
+        nursery.cancel_scope.cancel()
+
+
+async def test_places_are_never_more_than_their_bound(autojump_clock):
+    places, begun = _Places(), []
+
+    async def pull():
+        async with places:
+            begun.append(trio.current_time())
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(2 * MAX_PULLS_PASSED):
+            nursery.start_soon(pull)
+        await trio.sleep(1000.0)
+        nursery.cancel_scope.cancel()
+    assert len(begun) == MAX_PULLS_PASSED
+    assert begun[MAX_PULLS - 1] == begun[0]
+    assert begun[MAX_PULLS] == pytest.approx(begun[0] + PASSED_AFTER_S)
 
 
 def lies_about_size(node: FakeRuntime, group: Group) -> None:
