@@ -37,6 +37,11 @@ LATE_S: Final = 10.0
 """A chunk requested so many seconds ago, and longer ago than twice what either source takes for one, is requested from
 another: as long as a source that sends nothing is tolerated (network.request_timeout_s)."""
 
+TRAILS: Final = 2.0
+"""Times as long as another source takes for a chunk, from which on a source is not waited for: its share is requested
+from the author as well, however slow that is. With two sources the slower one has half of the chunks, so that the
+pull takes no longer than from the author alone."""
+
 TWICE: Final = 2
 """Chunks of a blob requested from two sources at once: as many as can delay its end when one source has died."""
 
@@ -216,7 +221,7 @@ class Download:
         """Return the next chunk to request from this source, which counts as requested from now on; None when there is
         none."""
         source = self._sources[peer]
-        if len(source.under_way) >= source.window or now < source.resumes_at:
+        if len(source.under_way) >= source.window or now < source.resumes_at or self._would_hold_up(source):
             return None
         index = self._free(source, now)
         if index is None:
@@ -329,8 +334,18 @@ class Download:
             through = self._here.issuperset(self._known().span[self._rank :: self._shares])
             late = through and now >= refused.first + LATE_S + min(LATE_S, turn * LACKS_S)
             return late or now >= refused.last + 2 * LACKS_S
-        helpers = (source for peer, source in self._sources.items() if peer != self.author)
-        return not any(index in source.own for source in helpers)
+        author = self._sources.get(self.author)
+        pace = author.chunk_s if author else self._paces.get(self.author)
+        helpers = (source for source in self._sources.values() if source is not author)
+        return not any(index in source.own for source in helpers if not _trails(source, pace, now))
+
+    def _would_hold_up(self, source: _Source) -> bool:
+        """Return whether the author sends all that is missing while this source sends one chunk."""
+        author = self._sources.get(self.author)
+        if author is None or author is source or author.chunk_s is None or source.chunk_s is None:
+            return False
+        missing = len(self._known().span) - len(self._here)
+        return source.chunk_s > max(TRAILS, missing) * author.chunk_s
 
     def _late(self, source: _Source, now: float) -> int | None:
         """Return a chunk that another source has taken too long for; None where there is none."""
@@ -353,9 +368,25 @@ class Download:
             for index, asked in other.under_way.items()
             if other is not source
             and askers.get(index) == 1
-            and now - (asked.first if strict else asked.last) > max(patience, 2.0 * (other.chunk_s or 0.0))
+            and now - (asked.first if strict else asked.last) > max(patience, _granted_s(other, chunk_s))
         )
         return [index for _, index in sorted(late)]
+
+
+def _trails(source: _Source, chunk_s: float | None, now: float) -> bool:
+    """Return whether a source is much slower than one that takes `chunk_s` for a chunk, or has not sent its first one
+    nor said that it waits for it."""
+    if chunk_s is None:
+        return False
+    if source.chunk_s is None:
+        silent_s = max((now - asked.last for asked in source.under_way.values()), default=0.0)
+        return silent_s > max(LATE_S, TRAILS * chunk_s)
+    return source.chunk_s > TRAILS * chunk_s
+
+
+def _granted_s(source: _Source, chunk_s: float) -> float:
+    """Return the seconds that a source has for a chunk before one that takes `chunk_s` is asked for it as well."""
+    return 0.0 if source.chunk_s is None or source.chunk_s > TRAILS * chunk_s else 2.0 * source.chunk_s
 
 
 def _window(chunk_s: float) -> int:

@@ -16,6 +16,7 @@ from gossip.core.ids import Digest
 from gossip.core.limits import CHUNK_BYTES, MAX_STREAMS_PER_PEER
 from gossip.core.messages import ChunkRequest, ManifestRequest, Request, encode_answer, parse_request
 from gossip.transport.base import TransportError
+from gossip.transport.memory.link_quality import LinkQuality
 
 pytestmark = pytest.mark.slow
 
@@ -106,6 +107,20 @@ def puts_off(liar: Liar, monkeypatch: pytest.MonkeyPatch, seconds: float = WAITE
         return await reply(raw)
 
     monkeypatch.setattr(liar, "_reply", late)
+
+
+async def test_a_helper_that_trickles_does_not_make_a_pull_longer_than_from_the_author_alone(autojump_clock):
+    """Its share was left to it: half of the chunks, at a fifth of the author's pace."""
+    async with swarm() as it, trio.open_nursery() as nursery:
+        author, (one,) = await slow_author(it, 1)
+        trickler = await join(it, nursery, it.nodes, answer=has_it)
+        it.network.set_link(trickler.peer, one.peer, LinkQuality(bytes_per_s=UP / 5))
+        began = trio.current_time()
+        await author.publish(1, PAYLOAD)
+        await until(lambda: one.follows(author), timeout_s=200)
+        assert chunks_asked(trickler)
+        assert trio.current_time() - began <= len(PAYLOAD) / UP + 2
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(("chunks", "fails"), [(1, True), (6, True), (6, False)])

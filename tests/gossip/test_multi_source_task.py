@@ -186,6 +186,65 @@ def test_what_a_slow_source_is_at_for_too_long_is_asked_twice_but_not_more():
     assert download.done
 
 
+def slow_and_slower(chunks: int, helpers_s: float) -> Download:
+    """The author, which has taken two seconds for each of four chunks, and Ann, who has taken so long for one."""
+    download = begun(chunks)
+    download.join(AUTHOR, [ANN, ME], ME)
+    download.join(ANN, [ANN, ME], ME)
+    held = all_asked(download, AUTHOR, 0.0)
+    anns = download.ask(ANN, 0.0)
+    assert anns is not None
+    for number, index in enumerate(held):
+        give(download, AUTHOR, index, 2.0 * (number + 1))
+    give(download, ANN, anns, helpers_s)
+    return download
+
+
+@pytest.mark.parametrize(("helpers_s", "left_to_it"), [(4.0, True), (4.5, False)])
+def test_the_share_of_a_helper_that_trails_the_author_is_asked_of_the_author_too(helpers_s, left_to_it):
+    download = slow_and_slower(20, helpers_s)
+    own = set(download._sources[AUTHOR].own)
+    asked = []
+    now = 8.0
+    while (index := download.ask(AUTHOR, now)) is not None:
+        asked.append(index)
+        now += 2.0
+        give(download, AUTHOR, index, now)
+    assert own.issuperset(asked) is left_to_it
+
+
+def test_the_share_of_a_helper_that_sends_nothing_is_asked_of_the_author_after_a_while():
+    download = begun(20)
+    download.join(AUTHOR, [ANN, ME], ME)
+    download.join(ANN, [ANN, ME], ME)
+    held, now = download.ask(ANN, 0.0), 0.0
+    while now < LATE_S and (index := download.ask(AUTHOR, now)) is not None:
+        now += 0.9
+        give(download, AUTHOR, index, now)
+    assert download.ask(AUTHOR, LATE_S) is None
+    later = download.ask(AUTHOR, LATE_S + 0.1)
+    assert later in download._sources[ANN].own
+    assert later != held, "not only what it is at for too long"
+
+
+@pytest.mark.parametrize(("chunks", "asked"), [(20, True), (7, False)])
+def test_a_helper_is_asked_for_nothing_more_when_the_author_would_be_through_before_it(chunks, asked):
+    assert (slow_and_slower(chunks, 9.0).ask(ANN, 9.0) is not None) is asked
+
+
+def test_a_source_that_trails_gets_no_more_time_for_a_chunk_than_others():
+    """It had twice what it takes: the slower it was, the longer it was waited for."""
+    download = begun(9)
+    download.join(ANN, [ME], ME)
+    give(download, ANN, download.ask(ANN, 0.0), 30.0)  # type: ignore[arg-type]
+    held = download.ask(ANN, 30.0)
+    download.join(BOB, [ME], ME)
+    while (index := download.ask(BOB, 30.0)) is not None:
+        give(download, BOB, index, 30.2)
+    assert download.ask(BOB, 30.0 + LATE_S) is None
+    assert download.ask(BOB, 30.3 + LATE_S) == held
+
+
 @pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**32), chunks=st.integers(1, 40), helpers=st.integers(0, 3))
