@@ -21,6 +21,41 @@ first."""
 LINK_PREFIX: Final = 64
 """Of IPv6: what a link has, on which a machine may take any address (RFC 4291, 2.5.4)."""
 
+_SOLD: Final = {
+    "uk": "co org me ac",
+    "au": "com net org id",
+    "nz": "co org net",
+    "jp": "co ne or ac",
+    "kr": "co or",
+    "in": "co net org",
+    "za": "co org",
+    "il": "co org",
+    "br": "com net org",
+    "cn": "com net org",
+    "pl": "com net org",
+    "ar": "com",
+    "mx": "com",
+    "co": "com",
+    "pe": "com",
+    "hk": "com",
+    "sg": "com",
+    "my": "com",
+    "vn": "com",
+    "ph": "com",
+    "tr": "com",
+    "ua": "com",
+    "pt": "com",
+    "eg": "com",
+    "sa": "com",
+    "pk": "com",
+    "tw": "com org",
+    "id": "co",
+    "th": "co",
+}
+"""By top-level domain, labels under which its registry sells names, as it does under `com` (the ICANN part of
+publicsuffix.org; not all of it). None under which names are free, as with dynamic DNS: there one liar has as many as it
+likes."""
+
 _DOMAIN: Final = re.compile(r"(?:[a-z0-9-]+\.)*([a-z0-9-]+\.[a-z][a-z0-9-]+)\.?", re.ASCII)
 
 
@@ -87,12 +122,17 @@ def host_of(address: str) -> str:
 
 
 def _domain_of(name: str) -> str:
-    """Return the last two labels of a DNS name. With one back-off for all names, one liar's name that never answers
-    kept every member with a name from being probed, for up to an hour. A liar with many domains has as many back-offs,
-    but they cost money. All that could be spelled in many ways is one: numbers, which resolvers read as addresses, and
-    letters that are no ASCII."""
+    """Return the last two labels of a DNS name, or three where names are sold under the two. With one back-off for all
+    names, one liar's name that never answers kept every member with a name from being probed, for up to an hour. A liar
+    with many domains has as many back-offs, but they cost money. All that could be spelled in many ways is one:
+    numbers, which resolvers read as addresses, and letters that are no ASCII."""
     match = _DOMAIN.fullmatch(name.lower())
-    return "dns" if match is None else f"dns/{match[1]}"
+    if match is None:
+        return "dns"
+    label, _, top = match[1].partition(".")
+    if label in _SOLD.get(top, "").split():
+        return f"dns/{'.'.join(match[0].rstrip('.').split('.')[-3:])}"
+    return f"dns/{match[1]}"
 
 
 def addresses_in(path: Path) -> list[str]:

@@ -414,6 +414,10 @@ async def test_members_that_start_at_once_know_each_other_before_a_heartbeat(aut
     [
         ("a.example.org", "dns/example.org"),
         ("b.c.EXAMPLE.org.", "dns/example.org"),
+        ("a.b.example.co.uk.", "dns/example.co.uk"),
+        ("example.co.uk", "dns/example.co.uk"),
+        ("co.uk", "dns/co.uk"),
+        ("xyz.duckdns.org", "dns/duckdns.org"),
         ("192.0.2.1.nip.io", "dns/nip.io"),
         ("example.org", "dns/example.org"),
         ("localhost", "dns"),
