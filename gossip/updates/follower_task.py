@@ -219,7 +219,7 @@ class Follower:
         try:
             yield
         finally:
-            if self._pulls.end(self._peer):
+            if self._pulls.end(self._peer, work):
                 self._context.perform()
 
     def _refused(self, work: Work, refusal: Refused) -> None:

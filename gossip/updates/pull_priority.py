@@ -28,8 +28,8 @@ class PullPriority:
         self._first: frozenset[PeerId] | None = None
         self._awaited: frozenset[PeerId] = frozenset()
         self._least = 0
-        self._pulls: dict[PeerId, bool] = {}
-        """Peers from which a blob is being pulled; whether it is a whole model."""
+        self._pulls: dict[PeerId, Work] = {}
+        """Peers from which a blob is being pulled, and which."""
         self._held_back: set[PeerId] = set()
 
     def choose(self, first: Set[PeerId] | None, *, awaited: Set[PeerId] = frozenset(), least: int = 0) -> None:
@@ -65,16 +65,19 @@ class PullPriority:
     def _holding_up(self, first: frozenset[PeerId]) -> dict[PeerId, bool]:
         """The pulls for which others wait. The model of one that is not first any more goes on, and nobody waits for
         it: a peer that trickles its own could else keep all others' from coming, for hours."""
-        return {peer: is_model for peer, is_model in self._pulls.items() if peer in first or not is_model}
+        pulls = {peer: _is_model(work) for peer, work in self._pulls.items()}
+        return {peer: is_model for peer, is_model in pulls.items() if peer in first or not is_model}
 
     def begin(self, peer: PeerId, work: Work) -> None:
         """Note that a neighbour's work begins."""
         if _is_blob(work):
-            self._pulls[peer] = _is_model(work)
+            self._pulls[peer] = work
 
-    def end(self, peer: PeerId) -> bool:
-        """Note that a neighbour's work has ended. Return whether others are to be woken."""
-        self._pulls.pop(peer, None)
+    def end(self, peer: PeerId, work: Work) -> bool:
+        """Note that a neighbour's work has ended. Return whether others are to be woken. Of a neighbour that left and
+        came back the old work may end after the new one has begun, which goes on."""
+        if self._pulls.get(peer) is work:
+            del self._pulls[peer]
         return self._wake()
 
     def _wake(self) -> bool:

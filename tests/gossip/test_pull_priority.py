@@ -47,7 +47,7 @@ def test_who_is_set_aside_is_fetched_from_update_by_update_while_nothing_else_is
     assert it.admits(C, HEADERS), "links are small"
     assert it.admits(C, GENESIS), "and of the initial model there is nothing to fetch"
     woken(actions)
-    assert it.end(A)
+    assert it.end(A, DELTA)
     assert woken(actions) == [C]
     assert it.admits(C, DELTA)
 
@@ -59,7 +59,7 @@ def test_whole_models_come_one_at_a_time():
     assert not it.admits(B, MODEL)
     assert not it.admits(B, BASE)
     assert it.admits(B, DELTA)
-    it.end(A)
+    it.end(A, MODEL)
     assert woken(actions) == [B]
     assert it.admits(B, MODEL)
 
@@ -96,7 +96,7 @@ def test_with_fewer_of_the_chosen_here_than_needed_nobody_is_set_unawaited():
     assert not it.unawaited(), "one of two is here"
     it.begin(A, DELTA)
     assert it.admits(B, MODEL)
-    it.end(A)
+    it.end(A, DELTA)
     it.choose({A, C}, awaited={A, C}, least=1)
     assert it.unawaited() == {B}
     assert not it.unawaited(paused={A}), "and that one is paused"
@@ -128,3 +128,15 @@ async def test_rounds_close_without_a_neighbour_that_is_set_aside_and_it_is_take
             await slow.publish(number)
         await until(lambda: me.follows(slow))
         it.check()
+
+
+def test_what_a_neighbour_s_old_connection_still_pulled_ends_without_what_its_new_one_pulls():
+    """The old stream takes a moment to be reset; meanwhile a second whole model was let in."""
+    it, _ = priority()
+    it.choose({A, B}, awaited={A, B}, least=1)
+    it.begin(A, BASE)
+    it.begin(A, MODEL)
+    it.end(A, BASE)
+    assert not it.admits(B, MODEL)
+    it.end(A, MODEL)
+    assert it.admits(B, MODEL)
