@@ -879,6 +879,7 @@ class Engine:
             round,
             {peer: self.round_of(it) for peer, it in seated.items()},
             self._config.max_staleness,
+            liars=self._liars,
             swarm=self._swarm_round_among(seated, now),
             beginning=now < self._begun_at + ARRIVAL_S,
             paused=self.paused(round, now).intersection(seated),

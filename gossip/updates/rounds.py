@@ -77,15 +77,22 @@ def standing(
     applied: Mapping[PeerId, int | None],
     max_staleness: int,
     *,
+    liars: int = 0,
     swarm: int | None = None,
     beginning: bool = False,
     paused: Collection[PeerId] = (),
 ) -> Standing:
     """Return who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet; -1: base of
-    a run). `swarm`: the swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than
-    ARRIVAL_S ago. `paused`: neighbours that have said so, and have not announced this round, and those that are not
-    waited for by choice (pull_priority.py). A fresh one is not paused: it is here."""
-    oldest, newest = round - max_staleness, max(round, swarm or 0) + LEAD_ROUNDS
+    a run). `liars`: how many may lie; of neighbours far ahead of all others so many count, whoever they are. `swarm`:
+    the swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than ARRIVAL_S ago.
+    `paused`: neighbours that have said so, and have not announced this round, and those that are not waited for by
+    choice (pull_priority.py). A fresh one is not paused: it is here."""
+    here = max(round, swarm or 0)
+    oldest, newest = round - max_staleness, here + LEAD_ROUNDS
+    if liars:  # else a liar and a node that it ruined, when there were the two of them, are two wrong models
+        far = {peer for peer, at in applied.items() if at is not None and at > here + max_staleness}
+        beyond = frozenset(sorted(far)[liars:])
+        applied = {peer: at for peer, at in applied.items() if peer not in beyond}
     live = {peer: max(0, round - at) for peer, at in applied.items() if at is not None and oldest <= at <= newest}
     arriving = {peer for peer, at in applied.items() if at is None} if beginning else set()
     absent = {peer for peer in paused if peer in applied and live.get(peer) != 0}

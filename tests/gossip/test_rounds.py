@@ -42,6 +42,19 @@ def test_who_was_asleep_believes_the_others():
     assert standing(5, applied, max_staleness=4).fresh == 0, "as long as too few have said so"
 
 
+@given(liars=st.integers(0, 3), far=st.integers(0, 6), near=st.integers(0, 6))
+def test_of_neighbours_far_ahead_of_all_others_as_many_count_as_may_lie(liars: int, far: int, near: int) -> None:
+    """A liar that ruined a first node, when there were the two of them, would be two wrong models with it."""
+    applied = {PeerId(f"far-{n}"): 40 for n in range(far)} | {PeerId(f"near-{n}"): 9 for n in range(near)}
+    it = standing(5, applied, max_staleness=4, liars=liars)
+    expected = min(far, liars) if liars else far
+    assert sum(peer.startswith("far") for peer in it.staleness) == expected
+    assert it.neighbours == near + expected
+    assert it.fresh == it.neighbours
+    with_the_swarm = standing(5, applied, max_staleness=4, liars=liars, swarm=36)
+    assert with_the_swarm.neighbours == far + near, "they are where the swarm is"
+
+
 def test_who_is_yet_to_come_is_waited_for():
     assert standing(0, {A: 0, B: None, C: None}, max_staleness=4).quorum_reached(1.0)
     it = standing(0, {A: 0, B: None, C: None}, max_staleness=4, beginning=True)
