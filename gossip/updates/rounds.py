@@ -83,7 +83,7 @@ def standing(
     paused: Collection[PeerId] = (),
 ) -> Standing:
     """Return who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet; -1: base of
-    a run). `liars`: how many may lie; of neighbours far ahead of all others so many count, whoever they are. `swarm`:
+    a run). `liars`: how many may lie; of neighbours far ahead of all others so many count, right or not. `swarm`:
     the swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than ARRIVAL_S ago.
     `paused`: neighbours that have said so, and have not announced this round, and those that are not waited for by
     choice (pull_priority.py). A fresh one is not paused: it is here."""

@@ -8,6 +8,7 @@ into a checkpoint or a socket. And a terminal that is said to be ASCII must show
 import io
 import os
 import sys
+from contextlib import suppress
 
 
 def usable() -> None:
@@ -19,7 +20,8 @@ def usable() -> None:
     sys.stdout = sys.stdout or _written(1)
     sys.stderr = sys.stderr or _written(2)
     if isinstance(sys.stdout, io.TextIOWrapper):  # standard error escapes by itself
-        sys.stdout.reconfigure(errors="backslashreplace")
+        with suppress(OSError):  # a pipe in the place of the file that it was opened on: it has no position
+            sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _open_if_closed(number: int) -> None:
