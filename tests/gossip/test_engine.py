@@ -27,10 +27,12 @@ ME = Identity(b"\x63" * 32)
 A, B, C = ALICE.peer_id, BOB.peer_id, CAROL.peer_id
 
 
-def engine(connections: Connections = NoConnections(), layout: RegionLayout = RegionLayout(), **changes) -> Engine:
-    run = RunInfo(run_id=SCOPE.run, genesis=GENESIS)
+def engine(
+    connections: Connections = NoConnections(), layout: RegionLayout = RegionLayout(), liars: int = 1, **changes
+) -> Engine:
+    run, rng = RunInfo(run_id=SCOPE.run, genesis=GENESIS), random.Random(1)
     config = GossipConfig(**changes)
-    return Engine(identity=ME, config=config, run=run, rng=random.Random(1), connections=connections, layout=layout)
+    return Engine(identity=ME, config=config, run=run, rng=rng, liars=liars, connections=connections, layout=layout)
 
 
 def hello(by: Identity = ALICE, **changes) -> bytes:
@@ -426,6 +428,19 @@ def test_new_keys_that_wait_for_a_restart_have_stood_with_nobody():
     it.round_closed()
     it.round_outvoted_liars([A, B, C])
     assert it.stood_with() == {A}
+
+
+@pytest.mark.parametrize(("liars", "members"), [(0, 5), (1, 4), (2, 5)])
+def test_of_those_far_ahead_as_many_are_members_as_may_lie(liars, members):
+    """The two at round 40 would be two wrong models, where one lies and has ruined the other before we came."""
+    it = engine(liars=liars)
+    more = (Identity(bytes([n]) * 32) for n in (21, 22))
+    for who, round_ in ((ALICE, 40), (BOB, 40), *((each, 0) for each in (CAROL, *more))):
+        fields = {"record": record(by=who), "link": link(by=who, round=round_).raw}
+        it.on_hello(who.peer_id, hello(who, **fields), 0.0)
+        it.accepted(link(by=who, round=round_), 0.0)
+    it.round_closed()
+    assert len(it.standing(1, 0.0).staleness) == members
 
 
 def test_who_is_far_ahead_may_be_a_donor_and_is_no_member():

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from node.config.schema import Config
+from node.roles.joined import JoinedNode
 from node.roles.joined_ranks import FollowingNode, LeadingNode, LedNode, Ranks, _Word
 from node.system.errors import RunError
 from p2ptrain.training.user_model import UserModel
@@ -120,3 +121,18 @@ def test_another_rank_waits_for_no_word_in_between() -> None:
     assert len(ranks.said) == 2
     with pytest.raises(RunError, match="this rank takes more steps"):
         node.step()
+
+
+@pytest.mark.parametrize(
+    ("changed", "untold"),
+    [({}, "0.2 of 0.5"), ({"overlap": 10}, "0.1 of 0.5"), ({"private": object()}, 0), ({"ending": True}, 0)],
+)
+def test_how_many_steps_a_node_need_not_count_at_once(changed: dict[str, Any], untold: object) -> None:
+    of = {"overlap": 20, "private": None, "ending": False} | changed
+    node = SimpleNamespace(
+        state=SimpleNamespace(overlap_steps=of["overlap"]),
+        pace=SimpleNamespace(steps=20),
+        inner=SimpleNamespace(untold=lambda share, most_s: f"{share:.1f} of {most_s}"),
+    )
+    joined = SimpleNamespace(node=node, _ending=of["ending"], _private=of["private"])
+    assert JoinedNode.untold(cast(JoinedNode, joined)) == untold
