@@ -1,6 +1,7 @@
 """Broadcasts that were found valid: they are not checked again, and not passed on again at once."""
 
-from collections import OrderedDict
+from itertools import takewhile
+from math import inf
 from typing import Final
 
 from gossip.core.ids import Digest, PeerId
@@ -11,15 +12,16 @@ seconds, and anybody else could flood the swarm with it, since a repeated broadc
 
 
 class Seen:
-    """The newest `most` valid broadcasts, by digest: who signed each, and when it was last passed on."""
+    """The newest `most` valid broadcasts, by digest: who signed each, and whether it was passed on just now."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._passed_at: OrderedDict[Digest, float] = OrderedDict()
         self._signers: dict[Digest, PeerId] = {}
+        self._lately: dict[Digest, float] = {}
+        """When those of the last REPEAT_S were passed on, the oldest first: of no other the time matters."""
 
     def __len__(self) -> int:
-        return len(self._passed_at)
+        return len(self._signers)
 
     def signer(self, name: Digest) -> PeerId | None:
         """Return who signed a broadcast; None when it is unknown."""
@@ -27,15 +29,22 @@ class Seen:
 
     def add(self, name: Digest, signer: PeerId, now: float) -> None:
         """Remember a new broadcast."""
-        self._passed_at[name] = now
         self._signers[name] = signer
-        while len(self._passed_at) > self._most:
-            oldest, _ = self._passed_at.popitem(last=False)
+        self._passed_on(name, now)
+        while len(self._signers) > self._most:
+            oldest = next(iter(self._signers))
             del self._signers[oldest]
+            self._lately.pop(oldest, None)
 
     def passes_again(self, name: Digest, now: float) -> bool:
         """Return whether to pass on a known broadcast; if so, note that it was passed on."""
-        again = now >= self._passed_at[name] + REPEAT_S
+        again = now >= self._lately.get(name, -inf) + REPEAT_S
         if again:
-            self._passed_at[name] = now
+            self._passed_on(name, now)
         return again
+
+    def _passed_on(self, name: Digest, now: float) -> None:
+        self._lately.pop(name, None)
+        self._lately[name] = now
+        for old in [each for each, at in takewhile(lambda it: now >= it[1] + REPEAT_S, self._lately.items())]:
+            del self._lately[old]
