@@ -160,6 +160,21 @@ def test_a_plan_is_read_again_from_its_copy(tmp_path: Path) -> None:
     assert again.as_toml() == plan.as_toml()
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("swarm.degree = 3", 'swarm.degree = "3"'),
+        ("swarm.degree = 3", "swarm.degree = 1.5"),
+        ("swarm.byzantine = [0, 1]", 'swarm.byzantine = ["1"]'),
+        ("swarm.byzantine = [0, 1]", "swarm.late_steps = [true]"),
+    ],
+)
+def test_a_swarm_of_no_whole_number_is_said_as_it_is(tmp_path: Path, change: str, why: str) -> None:
+    refused: dict[str, str] = {}
+    assert list(plan_of(PLAN_TEXT.replace(change, why), tmp_path).cells(refused)) == []
+    assert all("must be a whole number, not " in each for each in refused.values())
+
+
 # -- folders
 
 

@@ -39,6 +39,9 @@ class Shape:
     """Inner steps taken between publishing and a round's end, as by a node that does not wait."""
 
     def __post_init__(self) -> None:
+        for key in ("nodes", "degree", "byzantine", "late_steps"):
+            if type(value := getattr(self, key)) is not int:
+                raise ValueError(f"{key} must be a whole number, not {value!r}")
         if not 1 <= self.nodes <= 64:
             raise ValueError(f"nodes must be between 1 and 64, not {self.nodes}")
         if not 0 <= self.byzantine < self.nodes:
