@@ -33,6 +33,7 @@ from node.config.toml_source import MAX_FILE_BYTES, no_toml
 from node.sweep.base import Cell, Settings
 from node.sweep.runners import RUNNERS
 from node.system.errors import UsageError
+from p2ptrain.tasks.hf.hub import hub_name
 
 MAX_CELLS: Final = 100_000
 """Most cells of a plan: at a second each, a day on one core."""
@@ -135,13 +136,24 @@ class SweepPlan(BaseModel):
 def _settled(settings: Settings, folder: Path) -> dict[str, Any]:
     """Return the settings with files of the plan's folder by their whole paths."""
     return {
-        key: str((folder / value).absolute()) if key in PATHS and isinstance(value, str) else value
-        for key, value in settings.items()
+        key: _whole_path(key, value, folder) if isinstance(value, str) else value for key, value in settings.items()
     }
 
 
-PATHS: Final = ("task.data", "scenario.file")
+def _whole_path(key: str, value: str, folder: Path) -> str:
+    """What is no path stays as it is: a name of Hugging Face's hub, or of a task's own model."""
+    if key not in (*PATHS, *NAMES_OR_PATHS):
+        return value
+    path = (folder / Path(value).expanduser()).absolute()
+    may_be_name = key in NAMES_OR_PATHS or (key == "task.data" and hub_name(value) is not None)
+    return value if may_be_name and not path.exists() else str(path)
+
+
+PATHS: Final = ("task.data", "scenario.file", "scenario.calibration")
 """Settings that are files or folders; relative ones are meant from the plan's folder."""
+
+NAMES_OR_PATHS: Final = ("task.model", "task.tokenizer", "task.chat_template")
+"""The same where the plan's folder has something of that name; else names."""
 
 
 def _words(varied: Settings) -> str:

@@ -175,6 +175,32 @@ def test_a_swarm_of_no_whole_number_is_said_as_it_is(tmp_path: Path, change: str
     assert all("must be a whole number, not " in each for each in refused.values())
 
 
+def test_files_of_a_plan_are_those_beside_it_and_names_stay_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "plans"
+    (here / "base-model").mkdir(parents=True)
+    (here / "chat.jinja").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/carol")
+    text = """
+        [base]
+        task.name = "hf-lm"
+        task.tokenizer = "org/tokens"
+        task.chat_template = "chat.jinja"
+        scenario.calibration = "machine.json"
+        [grid]
+        task.model = ["base-model", "org/model"]
+        task.data = ["texts.jsonl", "~/texts", "org/texts@main"]
+    """
+    whole = plan_of(plan_of(text, here).as_toml(), tmp_path, PLAN)
+    assert whole.grid["task.model"] == [str(here / "base-model"), "org/model"]
+    assert whole.grid["task.data"] == [str(here / "texts.jsonl"), "/home/carol/texts", "org/texts@main"]
+    assert whole.base["task.tokenizer"] == "org/tokens"
+    assert whole.base["task.chat_template"] == str(here / "chat.jinja")
+    assert whole.base["scenario.calibration"] == str(here / "machine.json")
+
+
 # -- folders
 
 
