@@ -41,7 +41,7 @@ def sweep(
     """
     import json as jsonlib
 
-    from node.sweep.sweep import Sweep, one_cell, told
+    from node.sweep.sweep import FAILED, REFUSED, Sweep, one_cell, told
     from node.sweep.sweep_plan import read_sweep
     from node.system.errors import EXIT_FAILED, RunError, UsageError
 
@@ -59,11 +59,11 @@ def sweep(
     with Waiting() as say:
         it = Sweep(plan=found, out=out, jobs=jobs, executor=executor, retry=retry, say=say)
         rows = _run(it, json=json, say=say)
-    failed = [row for row in rows if row["status"] == "failed"]
-    _end(it, rows, failed, json=json)
+    failed, refused = ([row for row in rows if row["status"] == status] for status in (FAILED, REFUSED))
+    _end(it, rows, failed, refused, json=json)
     for row in failed[:5]:
-        typer.echo(f"failed: {told(row)}; again: {row['replay']}", err=True)
-    return EXIT_FAILED if failed else 0
+        typer.echo(f"{told(row)}; again: {row['replay']}", err=True)
+    return EXIT_FAILED if failed or len(refused) == len(rows) else 0
 
 
 def _run(it: "Sweep", *, json: bool, say: Waiting) -> list[dict[str, Any]]:
@@ -85,18 +85,28 @@ def _run(it: "Sweep", *, json: bool, say: Waiting) -> list[dict[str, Any]]:
     return rows
 
 
-def _end(it: "Sweep", rows: list[dict[str, Any]], failed: list[dict[str, Any]], *, json: bool) -> None:
+def _end(
+    it: "Sweep",
+    rows: list[dict[str, Any]],
+    failed: list[dict[str, Any]],
+    refused: list[dict[str, Any]],
+    *,
+    json: bool,
+) -> None:
     from node.bench.base import left_out
     from node.sweep.sweep import ROWS
     from node.system.text import plural
 
-    for note in left_out(it.refused):
+    why: dict[str, str] = {}
+    for row in refused:
+        why.setdefault(" ".join(f"{key}={value}" for key, value in row["varied"].items()) or "the base", row["error"])
+    for note in left_out({**it.refused, **why}):
         typer.echo(note, err=True)
     if it.others:
         typer.echo(f"{plural(it.others, 'cell')} of other plans are kept in {it.out}, and not in this table", err=True)
     if not json:
-        ends = f", {len(failed)} of them failed" if failed else ""
-        typer.echo(f"{plural(len(rows), 'cell')}{ends}: {it.out / ROWS}")
+        ends = [f"{len(each)} of them {status}" for each, status in ((failed, "failed"), (refused, "refused")) if each]
+        typer.echo(f"{', '.join([plural(len(rows), 'cell'), *ends])}: {it.out / ROWS}")
         typer.echo(f"p2ptrain report {it.out}")
 
 

@@ -29,7 +29,7 @@ from node.sweep.executors import EXECUTORS
 from node.sweep.runners import RUNNERS
 from node.sweep.sweep import CELLS, PLAN, ROWS, Sweep
 from node.sweep.sweep_plan import SweepPlan, read_sweep
-from node.system.errors import RunError, UsageError
+from node.system.errors import EXIT_FAILED, RunError, UsageError
 
 PLAN_TEXT = """
 run = "swarm"
@@ -271,6 +271,27 @@ def test_a_failed_cell_is_a_row_with_what_replays_it(
     rows = {row["cell"]: row for row in sweep(plan, out, retry=True).run()}
     assert scripted.asked == [broken.id, refused.id]
     assert rows[broken.id]["status"] == "done"
+
+
+def test_cells_without_a_result_are_told_at_the_end_and_none_with_one_is_a_failure(
+    tmp_path: Path, scripted: type[Scripted], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = cells_of(plan_of(PLAN_TEXT, tmp_path))
+    scripted.fails |= {cell.id: CellFailure("cannot be", refused=True) for cell in cells[:-1]}
+    words = ["sweep", str(tmp_path / "codecs.toml"), "--out", str(tmp_path / "out"), "--executor", "scripted"]
+    for _ in range(2):  # a second time as well, when none of them is run
+        assert main(words) == 0
+        told = capsys.readouterr()
+        assert f"{len(cells)} cells, {len(cells) - 1} of them refused: " in told.out
+        assert "left out: " in told.err
+        assert ": cannot be" in told.err
+    scripted.fails[cells[-1].id] = CellFailure("RuntimeError: no")
+    assert main([*words[:3], str(tmp_path / "failed"), *words[4:]]) == EXIT_FAILED
+    told = capsys.readouterr()
+    assert f"{len(cells)} cells, 1 of them failed, {len(cells) - 1} of them refused: " in told.out
+    assert "\nfailed: RuntimeError: no; again: p2ptrain sweep" in told.err
+    scripted.fails[cells[-1].id] = CellFailure("cannot be", refused=True)
+    assert main([*words[:3], str(tmp_path / "none"), *words[4:]]) == EXIT_FAILED
 
 
 def test_what_came_of_a_cell_is_said_whole_on_a_terminal(
