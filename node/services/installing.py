@@ -33,7 +33,10 @@ def check_free(manager: ServiceManager, record: ServiceRecord, *, replace: bool)
     for other in installed:
         if other != name and manager.load(other).node_dir == record.node_dir:
             raise UsageError(f"the service {other} runs the node in {record.node_dir} already", "remove that one first")
-    if manager.state(name).up:
+    own = record.node_dir
+    with suppress(RunError, UsageError):  # there is none, or it is damaged
+        own = manager.load(name).node_dir
+    if own == record.node_dir and manager.state(name).up:
         return  # it is this service that holds the folder
     with suppress(OSError):
         if is_held(record.node_dir):

@@ -115,6 +115,19 @@ def test_a_node_that_was_started_by_hand_is_not_disturbed(systemd, capsys, tmp_p
     assert not unit_file(tmp_path).exists()
 
 
+def test_a_node_that_was_started_by_hand_is_not_disturbed_by_a_service_that_moves_there(
+    systemd, capsys, tmp_path: Path
+) -> None:
+    assert install(capsys)[0] == 0
+    folder = folders.make_node_dir(tmp_path / "b", "node")
+    with folders.locked(folder):
+        code, _, err = install(capsys, "--run-dir", "b", "--task", "digits", before=("--replace",))
+    assert code == 1
+    assert f"a node runs in {folder} (process " in err
+    assert "stop" not in systemd.verbs()
+    assert '"runs/a b"' in unit_file(tmp_path).read_text()
+
+
 def test_without_a_user_manager_it_is_written_and_said_how_to_start(
     systemd, capsys, tmp_path: Path, monkeypatch
 ) -> None:
