@@ -32,6 +32,12 @@ for line in sys.stdin:
     print(json.dumps({"said": order["do"], "twice": 2 * order["number"]}), flush=True)
 """
 DIES = "import sys; sys.stdin.readline(); print('a reason', file=sys.stderr); sys.exit(3)"
+LAST_WORDS = """
+import json, sys
+sys.stdin.readline()
+print(json.dumps({"said": "ready"}), flush=True)
+sys.exit(3)
+"""
 FAILS = 'import sys; sys.stdin.readline(); print(\'{"said": "failed", "why": "no room"}\', flush=True)'
 NOTES = """
 import time
@@ -92,6 +98,19 @@ def test_a_killed_child_is_named(workers: Workers):
         workers.hear(child, "anything")
     with pytest.raises(RunError, match="a child has died: killed by SIGKILL"):
         workers.tell(child, "double", number=1)
+
+
+def test_a_death_after_a_last_message_is_no_silence():
+    with Workers(5.0) as workers:
+        child, other = hired(workers, LAST_WORDS), hired(workers, ECHO, "another")
+        workers.tell(child, "anything")
+        child.process.wait()
+        for number in range(2):  # meanwhile the end of the child is read
+            workers.tell(other, "double", number=number)
+            workers.hear(other, "double")
+        workers.hear(child, "ready")
+        with pytest.raises(RunError, match="a child has died: "):
+            workers.hear(child, "done")
 
 
 def test_a_failure_is_told_in_the_childs_words(workers: Workers):

@@ -39,6 +39,8 @@ class Worker:
         self.said: deque[Message] = deque()
         self.notes: deque[str] = deque(maxlen=3)
         """The newest remarks: why nothing else may have come."""
+        self.silenced = False
+        """Whether its stdout has ended."""
         self._stderr = stderr
         self._pending = b""
 
@@ -138,6 +140,8 @@ class Workers:
         deadline = time.monotonic() + self._patience_s
         while not child.said:
             left = deadline - time.monotonic()
+            if child.silenced:
+                raise self._death(child)
             if left <= 0:
                 raise _silence(child, kind, self._patience_s)
             self._listen(left)
@@ -159,6 +163,7 @@ class Workers:
             child.take(data)
             if not data:
                 self._selector.unregister(key.fileobj)
+                child.silenced = True
                 if not child.said:  # else its last line says more: it may be why
                     raise self._death(child)
 
