@@ -1,5 +1,6 @@
 """The network benches without a network: children that misbehave, tables, pictures, and mistakes in options."""
 
+import importlib
 import io
 import os
 import signal
@@ -283,6 +284,9 @@ def test_pictures(tmp_path: Path):
 )
 def test_a_mistake_is_one_line_and_no_process_is_started(capsys, monkeypatch, tmp_path, arguments, said):
     monkeypatch.chdir(tmp_path)
+    for module in ("blob", "average"):  # a part of which names Popen as it is imported
+        importlib.import_module(f"node.bench.{module}")
+    importlib.import_module("node.bench.benchmarks")
     monkeypatch.setattr("subprocess.Popen", None)
     code, out, err = run(capsys, *arguments)
     assert code == 2
