@@ -71,11 +71,7 @@ class Robust:
         """Return tables of these rows: a table for each partition, graph, number of liars, and whatever else was
         varied."""
         found = _tables(rows, self.averaged).items()
-        notes = [
-            f"green: at most {HOLDS:.0%} behind the clean plain mean; red: more than {FALLS:.0%}; -: diverged; "
-            "*: fewer members than the promise for f needs",
-            *left_out(self.study.refused),
-        ]
+        notes = [*([_legend(Scale.of(rows, averaged=self.averaged))] if rows else []), *left_out(self.study.refused)]
         if any(table.reference() is None for _, table in found):
             notes.insert(1, f"without a clean run nothing is judged: add {NO_ATTACK} to --attack")
         return [_summary(title, table, notes) for title, table in found]
@@ -134,6 +130,15 @@ class _Grid:
             return ""
         value = self.value(aggregator, attack)
         return "-" if value is None else f"{value:.3f}"
+
+
+def _legend(scale: Scale) -> str:
+    """What the colours mean: of accuracies the difference in percentage points, of losses their ratio."""
+    unit, what = (" points", "less") if scale.higher_is_better else ("%", "more")
+    return (
+        f"green: at most {100 * HOLDS:.0f}{unit} {what} than the clean plain mean; red: more than "
+        f"{100 * FALLS:.0f}{unit}; -: diverged; *: fewer members than the promise for f needs"
+    )
 
 
 def _lost(value: float | None, reference: float | None, *, higher_is_better: bool) -> float:

@@ -6,13 +6,14 @@ import pytest
 import torch
 from sizes import thorough_but
 
-from node.bench.robust import verdict
+from node.bench.robust import Robust, verdict
 from node.bench.swarm import baselines, byzantine_nodes, simulation
 from node.bench.swarm.gradients import GradientSwarm
 from node.bench.swarm.measure import measure
 from node.bench.swarm.presets import asked
-from node.bench.swarm.run_spec import RunSpec, baseline
+from node.bench.swarm.run_spec import RunSpec, Shape, baseline
 from node.bench.swarm.simulation import Swarm
+from node.bench.swarm.study import Study
 from node.config.schema import from_raw
 from node.system.errors import UsageError
 from p2ptrain import attacks, step_schedules, tasks
@@ -267,6 +268,26 @@ def test_the_liar_knows_the_defence():
     assert plan._find().defence == "median"
     told = recipe("attack.name=searched_alie", "attack.defence=krum", attack="searched_alie", byzantine="1")
     assert byzantine_nodes.Conspiracy(told)._find().defence == "krum"
+
+
+def test_the_legend_says_points_of_accuracies_and_percent_of_losses() -> None:
+    recipe = {
+        "kind": "swarm",
+        "task": {"name": "digits"},
+        "attack": {"name": "none"},
+        "sync": {"aggregator": "mean", "f": 0},
+        **vars(Shape()),
+    }
+    row = {"metric": "nats", "recipe": recipe, "attack": "none", "aggregator": "mean", "byzantine": 0}
+    robust = Robust(study=Study(benchmark="robust", recipes=[]))
+    rated = robust.summaries([{**row, "accuracy": 0.9, "accuracy_nodes_mean": 0.9}])
+    assert (
+        rated[0]
+        .notes[0]
+        .startswith("green: at most 3 points less than the clean plain mean; red: more than 10 points;")
+    )
+    lost = robust.summaries([{**row, "accuracy": None, "eval_loss_nodes_mean": 2.0}])
+    assert lost[0].notes[0].startswith("green: at most 3% more than the clean plain mean; red: more than 10%;")
 
 
 @pytest.mark.parametrize(
