@@ -39,6 +39,7 @@ from node.page.columns import COLUMNS, Columns, own_of
 from node.page.history import Cursor, Curve, CurveDelta
 from node.page.replay import earlier_rounds
 from node.system.light_roles import WITHOUT_MODEL
+from node.system.next_command import export_words
 
 MAX_LINES = 200
 """Most lines of the log kept, the newest ones; events.jsonl has all."""
@@ -244,7 +245,7 @@ def export_command(progress: NodeProgress) -> str | None:
     if progress.run_dir is None or progress.role in WITHOUT_MODEL:
         return None
     folder = Path(progress.run_dir).absolute()
-    return shlex.join(["p2ptrain", "export", str(folder), "--out", "model.safetensors"])
+    return shlex.join(["p2ptrain", *export_words(folder)])
 
 
 def _text(value: dict[str, Any]) -> str:

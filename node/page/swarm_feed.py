@@ -21,6 +21,7 @@ from node.page.feed import points_of
 from node.page.history import Cursor
 from node.page.members import CURVE, MAX_MEMBERS, NodeLog
 from node.system.errors import UsageError
+from node.system.next_command import export_words
 from node.system.run_dir import LOCK
 
 LOOK_S: Final = 1.0
@@ -177,7 +178,7 @@ class SwarmFeed:
             {
                 "path": str(run),
                 "name": run.absolute().name,
-                "export_command": shlex.join(["p2ptrain", "export", str(run.absolute()), "--out", "model.safetensors"]),
+                "export_command": shlex.join(["p2ptrain", *export_words(run.absolute())]),
             }
             for run in runs
         ]

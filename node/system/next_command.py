@@ -1,11 +1,17 @@
 """The command that goes on with a run, or takes its model home, as a person types it again."""
 
 import shlex
+import tomllib
 from pathlib import Path
+from typing import Final
 
 from node.system import text
+from node.system.errors import P2PTrainError
 from node.system.ranks import site_process
-from node.system.run_dir import LOCK, PEERS
+from node.system.run_dir import CONFIG, LOCK, PEERS, node_dirs
+
+OF_TRANSFORMERS: Final = frozenset({"hf-lm", "hf-vision"})
+"""Tasks whose models go home as a folder of transformers', with their configuration and tokenizer."""
 
 
 def command(folder: Path) -> str:
@@ -26,8 +32,29 @@ def node_command(folder: Path) -> str:
 
 
 def export_command(run: Path) -> str:
-    """Return the command that writes the model of a run's folder into a file."""
-    return _line("export", str(run), "--out", "model.safetensors")
+    """Return the command that takes the model of a run's or a node's folder home."""
+    return _line(*export_words(run))
+
+
+def export_words(run: Path) -> list[str]:
+    """Return the same without the program: a folder of transformers' for a task that has one, else a file."""
+    return ["export", str(run), *export_options(_task_in(run))]
+
+
+def export_options(task: str) -> list[str]:
+    """Return the options of `p2ptrain export` by which the models of a task go home."""
+    return ["--to", "hf", "--out", "model"] if task in OF_TRANSFORMERS else ["--out", "model.safetensors"]
+
+
+def _task_in(run: Path) -> str:
+    """The task's name in the settings of a run's first node; empty where none can be read."""
+    try:
+        for folder in node_dirs(run)[:1]:
+            task = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8")).get("task")
+            return str(task.get("name", "")) if isinstance(task, dict) else ""
+    except (OSError, ValueError, P2PTrainError):
+        pass
+    return ""
 
 
 def of_swarm(folder: Path) -> bool:

@@ -23,6 +23,7 @@ from node.events.summary import (
 )
 from node.system import text
 from node.system.errors import describe_code
+from node.system.next_command import OF_TRANSFORMERS, export_options
 from node.system.run_dir import STDERR, SUMMARY
 from node.training.evaluation import LoadedModel, adapter_gap, consensus_distance, load_run, mean_model
 from node.training.in_time import LENGTHENED, LOW
@@ -36,9 +37,6 @@ from p2ptrain.training.logits_trainer import is_of_logits
 SAMPLE_BYTES = 200
 SAMPLE_TEMPERATURE = 0.8
 """Length and temperature of the sample: long enough to see words; neither repetitive nor random."""
-
-_OF_TRANSFORMERS = frozenset({"hf-lm", "hf-vision"})
-"""Tasks whose models go home as a folder of transformers', with their configuration and tokenizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +228,7 @@ def next_lines(plan: Plan) -> list[Text]:
         tries.insert(0, ("more text from the model", command))
     shares_logits = is_of_logits(config.train)
     own = plan.run_dir / plan.nodes[0].name if shares_logits else plan.run_dir  # then the run has no mean to export
-    home = f"{us} {shlex.join(['export', str(own), *_export_options(config.task.name)])}"
+    home = f"{us} {shlex.join(['export', str(own), *export_options(config.task.name)])}"
     whose = "a node's own model" if shares_logits else "the model"
     tries.insert(0, (f"{whose}, taken home: {_opened_by(config.task)}", home))
     tries.insert(1, ("all nodes on one page", f"{us} {shlex.join(['page', str(plan.run_dir)])}"))
@@ -240,12 +238,8 @@ def next_lines(plan: Plan) -> list[Text]:
     return lines
 
 
-def _export_options(task: str) -> list[str]:
-    return ["--to", "hf", "--out", "model"] if task in _OF_TRANSFORMERS else ["--out", "model.safetensors"]
-
-
 def _opened_by(task: TaskSection) -> str:
-    if task.name not in _OF_TRANSFORMERS:
+    if task.name not in OF_TRANSFORMERS:
         return "for load_state_dict in plain torch"
     return "adapters for peft" if task.options.get("lora") else "for from_pretrained of transformers"
 

@@ -25,8 +25,9 @@ from node.events.log import EventLog
 from node.events.peers_seen import MAX_PEERS, Peers, observe
 from node.events.progress import NodeProgress
 from node.page.feed import Feed
+from node.page.feed import export_command as export_command_of_page
 from node.system import run_dir
-from node.system.run_dir import EVENTS, LOCK, PEERS, is_held, locked
+from node.system.run_dir import CONFIG, EVENTS, LOCK, PEERS, is_held, locked
 from node.top.source import FolderSource
 from node.up.plan import make_plan
 from node.up.supervisor import Supervisor
@@ -218,6 +219,22 @@ def test_the_command_that_goes_on_is_the_one_of_who_made_the_folder(tmp_path: Pa
     home = [f"export {tmp_path} --out model.safetensors"]
     assert commands((a, ended("finished")), (b, ended("finished"))) == home
     assert commands((a, node("running")), (b, node("starting"))) == []
+
+
+def test_a_model_of_transformers_goes_home_as_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "node-0"
+    folder.mkdir()
+    (folder / EVENTS).touch()
+    for settings, options in (
+        ('[task]\nname = "hf-lm"\n', "--to hf --out model"),
+        ('[task]\nname = "digits"\n', "--out model.safetensors"),
+        ("task = 3", "--out model.safetensors"),
+        ("[task", "--out model.safetensors"),
+    ):
+        (folder / CONFIG).write_text(settings)
+        assert commands((folder, ended("finished"))) == [f"export {folder} {options}"]
+        progress = NodeProgress("node-0", run_dir=str(folder))
+        assert export_command_of_page(progress) == f"p2ptrain export {folder} {options}"
 
 
 def test_a_full_disk_is_named_where_a_node_could_write_no_last_word(
