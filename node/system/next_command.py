@@ -2,6 +2,7 @@
 
 import shlex
 import tomllib
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -46,8 +47,10 @@ def export_options(task: str) -> list[str]:
     return ["--to", "hf", "--out", "model"] if task in OF_TRANSFORMERS else ["--out", "model.safetensors"]
 
 
+@lru_cache(maxsize=256)
 def _task_in(run: Path) -> str:
-    """The task's name in the settings of a run's first node; empty where none can be read."""
+    """The task's name in the settings of a run's first node; empty where none can be read. Pages ask every second, and
+    a run's task does not change."""
     try:
         for folder in node_dirs(run)[:1]:
             task = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8")).get("task")

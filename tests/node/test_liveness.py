@@ -221,20 +221,23 @@ def test_the_command_that_goes_on_is_the_one_of_who_made_the_folder(tmp_path: Pa
     assert commands((a, node("running")), (b, node("starting"))) == []
 
 
-def test_a_model_of_transformers_goes_home_as_a_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "node-0"
-    folder.mkdir()
-    (folder / EVENTS).touch()
-    for settings, options in (
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
         ('[task]\nname = "hf-lm"\n', "--to hf --out model"),
         ('[task]\nname = "digits"\n', "--out model.safetensors"),
         ("task = 3", "--out model.safetensors"),
         ("[task", "--out model.safetensors"),
-    ):
-        (folder / CONFIG).write_text(settings)
-        assert commands((folder, ended("finished"))) == [f"export {folder} {options}"]
-        progress = NodeProgress("node-0", run_dir=str(folder))
-        assert export_command_of_page(progress) == f"p2ptrain export {folder} {options}"
+    ],
+)
+def test_a_model_of_transformers_goes_home_as_a_folder(tmp_path: Path, settings: str, options: str) -> None:
+    folder = tmp_path / "node-0"
+    folder.mkdir()
+    (folder / EVENTS).touch()
+    (folder / CONFIG).write_text(settings)
+    assert commands((folder, ended("finished"))) == [f"export {folder} {options}"]
+    progress = NodeProgress("node-0", run_dir=str(folder))
+    assert export_command_of_page(progress) == f"p2ptrain export {folder} {options}"
 
 
 def test_a_full_disk_is_named_where_a_node_could_write_no_last_word(
