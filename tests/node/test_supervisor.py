@@ -180,6 +180,29 @@ async def test_ctrl_c_lets_nodes_say_goodbye(tmp_path):
     assert not swarm.events("died")
 
 
+async def test_ctrl_c_while_a_node_is_being_started_reaches_it(tmp_path):
+    swarm = Swarm(tmp_path, "runs", "runs")
+    command, swarm.interrupting = swarm.command, False
+
+    def interrupted_command(plan: Plan, node: NodePlan) -> list[str]:
+        if node.name == "node-1":
+            os.kill(os.getpid(), signal.SIGINT)
+        return command(plan, node)
+
+    swarm.supervisor = Supervisor(swarm.plan, swarm.hear, command=interrupted_command)
+    outcome = await swarm.run()
+    assert outcome.interrupted
+    assert -signal.SIGKILL not in [node.code for node in outcome.nodes], "nobody waited for them in vain"
+    assert not swarm.events("died")
+
+
+async def test_last_lines_are_read_after_the_end_of_a_node(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "READ_BYTES", 8)  # so that the end is known long before the last line
+    swarm = Swarm(tmp_path, "fails")
+    await swarm.run()
+    assert swarm.events("failed")
+
+
 async def test_who_does_not_listen_to_ctrl_c_is_killed(tmp_path):
     swarm = Swarm(tmp_path, "ignores_sigint", "runs")
     outcome = await swarm.run(interrupt=True, grace_s=0.5)
