@@ -21,7 +21,7 @@ from node.bench.quality.trials import at_the_edge, best_trials, report_runs, tun
 from node.bench.swarm import jobs
 from node.bench.swarm.measure import labels
 from node.bench.swarm.run_spec import RunSpec
-from node.system.errors import UsageError
+from node.system.errors import RunError, UsageError
 
 ROOT = Path(__file__).parents[2]
 HALF = "node.bench.swarm.heterogeneous:half_of_digits"
@@ -312,6 +312,17 @@ def test_a_best_value_at_the_edge_of_its_grid_is_told():
 
     told = {rate: at_the_edge(plan_of(change), "alone", {"train.learning_rate": rate}) for rate in (1.0, 2.0, 3.0)}
     assert told == {1.0: ["train.learning_rate"], 2.0: [], 3.0: ["train.learning_rate"]}
+
+
+def test_two_studies_in_a_folder_are_one_too_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "measure", synthetic(lambda recipe: 1.0))
+    (out := tmp_path / "study").mkdir()
+    first = Quality(plan=plan_of(), out=out).run()
+    next(first)
+    with pytest.raises(RunError, match="in use"):
+        next(Quality(plan=plan_of(), out=out).run())
+    rest = sum(1 for _ in first)
+    assert sum(1 for _ in Quality(plan=plan_of(), out=out).run()) == 1 + rest
 
 
 def test_predictions_stand_in_the_file_before_any_run_and_stay(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ payloads, for a parameter and an inner step: `sent` counts a payload for every n
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -22,6 +23,7 @@ from node.bench.swarm.run_spec import Document, reread
 from node.bench.swarm.study import Say, Study, mean
 from node.events.sent_bits import ring_all_reduce_bits
 from node.system.errors import UsageError
+from node.system.run_dir import locked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +69,12 @@ class Quality:
     name: str = "quality"
 
     def run(self) -> Iterator[Row]:
-        """Tune, then report; yield each run's row as soon as there is one. UsageError on settings that cannot be."""
+        """Tune, then report; yield each run's row as soon as there is one. UsageError on settings that cannot be,
+        RunError where another study is at work in the folder."""
+        with nullcontext() if self.out is None else locked(self.out):
+            yield from self._run()
+
+    def _run(self) -> Iterator[Row]:
         check_data(self.plan)
         trials = tuning_runs(self.plan)
         if self.out is not None:
