@@ -214,6 +214,19 @@ def test_a_finished_run_has_come_up(machine: Machine, tmp_path: Path) -> None:
     assert machine.upgrade(wheel(tmp_path / "new")).started == ("node",)
 
 
+def test_a_log_that_is_begun_anew_meanwhile_is_read_from_its_beginning(machine: Machine, tmp_path: Path) -> None:
+    log = machine.node_dir / folders.EVENTS
+    log.write_text(json.dumps({"ts": 0.0, "event": "failed", "error": "long ago", "hint": "x" * 4096}) + "\n")
+    start = machine.systemd.on["start"]
+
+    def rotated() -> None:
+        log.unlink()
+        start()
+
+    machine.systemd.on["start"] = rotated
+    assert machine.upgrade(wheel(tmp_path / "new")).started == ("node",)
+
+
 def test_a_pip_that_fails_half_way_goes_back(machine: Machine, tmp_path: Path) -> None:
     full = Done(code=1, out="", err="ERROR: Could not install packages: No space left on device\n")
     machine.fails = lambda line: full if line.startswith("install /") else None

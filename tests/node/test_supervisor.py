@@ -15,7 +15,7 @@ import trio
 from streams_harness import gone
 
 from node.config.schema import load
-from node.events.event_types import Event
+from node.events.event_types import Event, Started
 from node.system.errors import RunError, describe_code
 from node.system.signals import ONE_WISH_S
 from node.up import supervisor
@@ -118,6 +118,7 @@ async def test_a_disk_that_takes_no_addresses_for_a_while_ends_no_node(tmp_path,
     swarm.supervisor._listener = hear
     outcome = await swarm.run()
     assert [node.code for node in outcome.nodes] == [0, 0]
+    assert len(swarm.plan.peers_file.read_text().splitlines()) == 2, "written once there was room"
     warnings = [event.message for _, event in swarm.heard if event.name == "warning"]
     assert [message for message in warnings if "No space left" in message] == [
         f"the other nodes do not learn of this one yet: cannot write {swarm.plan.peers_file}: No space left on device"
@@ -178,6 +179,20 @@ async def test_ctrl_c_lets_nodes_say_goodbye(tmp_path):
     assert [node.code for node in outcome.nodes] == [130, 130]
     assert [node.progress.state for node in outcome.nodes] == ["interrupted", "interrupted"]
     assert not swarm.events("died")
+
+
+async def test_a_terminals_ctrl_c_reaches_no_node(tmp_path):
+    swarm, sessions = Swarm(tmp_path, "runs"), list[int]()
+
+    def look(name: str, event: Event) -> None:
+        if isinstance(event, Started):
+            sessions.append(os.getsid(event.pid))
+            os.kill(os.getpid(), signal.SIGINT)
+
+    swarm.supervisor = Supervisor(swarm.plan, look, command=swarm.command)
+    await swarm.run()
+    assert len(sessions) == 1
+    assert os.getsid(0) not in sessions
 
 
 async def test_ctrl_c_while_a_node_is_being_started_reaches_it(tmp_path):
