@@ -1,6 +1,5 @@
 """`p2ptrain export`: the model of a run for other programs: plain torch, transformers, onnxruntime."""
 
-import glob
 import json as jsonlib
 from dataclasses import asdict
 from enum import StrEnum
@@ -181,16 +180,11 @@ def _check_place(out: Path, to: Format, *, force: bool) -> None:
         _check_file(out, _SUFFIXES[to], force=force)
 
 
-def _put_back(out: Path) -> None:
-    """Put the folder back that an export has set aside, and was killed before it put its own in the place."""
-    for before in sorted(out.absolute().parent.glob(f".{glob.escape(out.name)}.*.before")):
-        if not out.exists():
-            before.rename(out)
-            typer.echo(f"{out}: the last export was killed while it replaced it; it is the one before again", err=True)
-
-
 def _check_folder(out: Path, *, force: bool) -> None:
-    _put_back(out)
+    from node.training.replaced_folder import put_back
+
+    if put_back(out):
+        typer.echo(f"{out}: the last export was killed while it replaced it; it is the one before again", err=True)
     if not out.exists():
         return
     if not force:

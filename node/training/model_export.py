@@ -14,6 +14,7 @@ from torch import nn
 from gossip.core.atomic_file import rename_durably
 from node.system.errors import RunError, UsageError
 from node.training.evaluation import LoadedModel, mean_model
+from node.training.replaced_folder import put_folder
 from p2ptrain.tasks.base import Pretrained
 from p2ptrain.tasks.batches import pair_of
 from p2ptrain.tasks.hf.built_model import BuiltModel
@@ -56,7 +57,7 @@ def export_folder(models: list[LoadedModel], out: Path, *, merged: bool) -> Expo
         for file in beside.rglob("*"):
             if file.is_file():
                 _sync(file)
-        _put_folder(beside, out)
+        put_folder(beside, out)
     except OSError as error:
         raise RunError(
             f"cannot write {out}: {error.strerror}", "free some disk space, or give another --out"
@@ -94,20 +95,6 @@ def export_graph(models: list[LoadedModel], out: Path, *, int8: bool = False) ->
         difference=difference,
         quantized=quantized,
     )
-
-
-def _put_folder(made: Path, out: Path) -> None:
-    """Put a folder in its place. One that is there is removed last, and put back where that fails."""
-    before = made.with_name(f"{made.name}.before")
-    if out.exists():
-        out.replace(before)
-    try:
-        rename_durably(made, out)
-    except BaseException:  # an interrupt, too
-        if before.exists() and not out.exists():
-            before.replace(out)
-        raise
-    shutil.rmtree(before, ignore_errors=True)
 
 
 def _put_graph(made: Path, out: Path) -> None:

@@ -153,7 +153,7 @@ def test_nobody_else_writes_beside_and_renames() -> None:
         "gossip/core/atomic_file.py",
         "node/training/checkpoint.py",
         "node/training/model_export.py",
-        "node/cli/export_cmd.py",
+        "node/training/replaced_folder.py",
         "node/events/log.py",
         "node/bench/swarm/results.py",
         "node/doctor/relay_checks.py",

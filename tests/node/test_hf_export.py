@@ -21,7 +21,7 @@ from node.roles.assembly import run_info
 from node.swarm.accept_invite import membership, read_invite
 from node.swarm.base_model import check_base
 from node.system.errors import UsageError
-from node.training import model_export
+from node.training import replaced_folder
 from node.training.evaluation import adapter_gap, load_models, mean_model
 from p2ptrain import tasks
 from p2ptrain.tasks.base import identity_of
@@ -398,7 +398,7 @@ def test_a_folder_that_cannot_be_replaced_stays_whole(
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(model_export, "rename_durably", fails)
+        patched.setattr(replaced_folder, "rename_durably", fails)
         code, _, err = said(capsys, "export", run.folder, "--to", "hf", "--out", out, "--force")
     assert (code, "Input/output error" in err) == (1, True)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
@@ -418,9 +418,9 @@ def test_what_an_export_set_aside_is_put_back_where_it_was_stopped_between_its_r
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(model_export, "rename_durably", interrupted)
+        patched.setattr(replaced_folder, "rename_durably", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            model_export._put_folder(made, out)
+            replaced_folder.put_folder(made, out)
     assert (out / "config.json").read_text() == out.name
     out.rename(tmp_path / ".mo[d]el.abc.before")  # as far as one comes that is killed
     code, _, wrong = said(capsys, "export", tmp_path / "run", "--to", "hf", "--out", out)
