@@ -189,7 +189,8 @@ def _go_back(
     done = pip(run, "install", "--no-index", "--no-deps", "--force-reinstall", str(versions.kept))
     if done.code:
         by_hand = f"{sys.executable} -m pip install --no-deps --force-reinstall {versions.kept}"
-        raise RunError(f"pip cannot put p2ptrain {before} back: {done.why()}", f"try: {by_hand}")
+        stopped = "".join(f"; {each.name} is stopped (then: {manager.start_line(each.name)})" for each in running)
+        raise RunError(f"pip cannot put p2ptrain {before} back: {done.why()}{stopped}", f"try: {by_hand}")
     others = _others_back(run, versions.packages)
     for each in running:
         try:

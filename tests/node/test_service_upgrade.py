@@ -280,7 +280,9 @@ def test_where_pip_cannot_go_back_either_it_says_by_what_command(machine: Machin
         Done(code=1, out="", err="disk") if line.startswith("install") and "dry" not in line else None
     )
     with pytest.raises(
-        RunError, match=r"cannot put p2ptrain 0\.1\.0 back: disk; try: .* -m pip install --no-deps"
+        RunError,
+        match=r"cannot put p2ptrain 0\.1\.0 back: disk; node is stopped \(then: systemctl .* p2ptrain-node\); "
+        r"try: .* -m pip install --no-deps",
     ) as caught:
         machine.upgrade(wheel(tmp_path / "new"))
     assert Path(str(caught.value).split()[-1]).is_file()
