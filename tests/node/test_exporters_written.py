@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -118,6 +119,26 @@ def test_wandb_keeps_each_round_and_sends_nothing(tmp_path, monkeypatch):
     assert [row["eval_loss"] for row in rows] == [2.5, 2.5, 1.25, pytest.approx(2.5 / 3)]
     (run,) = [record.run for record in kept if record.HasField("run")][:1]
     assert (run.display_name, run.run_group, run.project) == ("node-0", tmp_path.name, "p2ptrain")
+
+
+@pytest.mark.thorough
+def test_wandb_loses_no_round_of_a_node_that_went_back(tmp_path):
+    exporter = built("wandb", tmp_path)
+    for event, round in (("round", 4), ("round", 5), ("evaluated", 5), ("evaluated", 4), ("round", 2), ("round", 3)):
+        exporter.export({"ts": 0.0, "event": event, "round": round, f"{event}_loss": float(round)})
+    exporter.close()
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found: list[list[float]] = []
+    until = time.monotonic() + 20
+    while sum(map(len, found)) < 4 and time.monotonic() < until:  # a process of wandb's writes them
+        time.sleep(0.05)
+        found = []
+        for file in (tmp_path / "node-0" / "wandb").rglob("*.wandb"):
+            kept = [Record.FromString(record) for record in records(file.read_bytes())]
+            items = [item for record in kept if record.HasField("history") for item in record.history.item]
+            found.append([json.loads(item.value_json) for item in items if "round_loss" in item.nested_key])
+    assert sorted(found) == [[2.0, 3.0], [4.0, 5.0]]
 
 
 @pytest.mark.thorough
