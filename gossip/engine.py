@@ -132,12 +132,14 @@ class Engine:
         rng: random.Random,
         roles: Roles | None = None,
         liars: int = 1,
+        withstands: bool = True,
         connections: Connections = NoConnections(),
         layout: RegionLayout = RegionLayout(),
         bound: Callable[[PeerId], frozenset[str]] = bound_to_none,
     ) -> None:
         """`liars`: how many liars may be among the neighbours, and among the members of a region that publish its
-        model. `bound`: the regions that a member's certificates allow, none where they allow all."""
+        model. `withstands`: whether rounds of enough members withstand these. `bound`: the regions that a member's
+        certificates allow, none where they allow all."""
         self.me = identity.peer_id
         self._connections = connections
         self.scope = Scope(swarm=config.named, run=run.run_id)
@@ -188,6 +190,7 @@ class Engine:
         self._work = WorkLimit(self.neighbours.keys())
         self._identity = identity
         self._liars = liars
+        self._withstands = withstands
         self._config = config
         self._run = run
         self._rng = rng
@@ -880,10 +883,18 @@ class Engine:
             {peer: self.round_of(it) for peer, it in seated.items()},
             self._config.max_staleness,
             liars=self._liars,
+            trusted=self._trusted_far_ahead(seated),
             swarm=self._swarm_round_among(seated, now),
             beginning=now < self._begun_at + ARRIVAL_S,
             paused=self.paused(round, now).intersection(seated),
         )
+
+    def _trusted_far_ahead(self, seated: Mapping[PeerId, Neighbour]) -> Collection[PeerId]:
+        """Return those that may count though they are far ahead of all others: with whom rounds withstood the liars.
+        Any other one may have been alone with a liar, and have its model. Where rounds withstand nobody, or could not
+        with these few, they are as good as those that are near."""
+        few = not self.outvoted_liars and len(seated) <= self._liars
+        return seated.keys() if few or not self._withstands else self._stood_with.keys()
 
     def paused(self, round: int, now: float) -> frozenset[PeerId]:
         """Return the neighbours that are not waited for: those that have said that they are paused, and have not

@@ -44,7 +44,7 @@ itself, half of all rounds would be cut short, and each cut would lower the next
 class Standing:
     """The members of a round: staleness in rounds of each live neighbour, how many are fresh, how many neighbours have
     yet to announce anything, and how many are paused: of all neighbours, and of the live and the arriving ones. Only
-    these two depend on pauses."""
+    these two depend on pauses. `beyond`: those that are too far ahead to count."""
 
     staleness: dict[PeerId, int]
     fresh: int
@@ -52,6 +52,7 @@ class Standing:
     arriving: int = 0
     paused: int = 0
     excused: int = 0
+    beyond: frozenset[PeerId] = frozenset()
 
     @property
     def awaits_nobody(self) -> bool:
@@ -78,21 +79,24 @@ def standing(
     max_staleness: int,
     *,
     liars: int = 0,
+    trusted: Collection[PeerId] = (),
     swarm: int | None = None,
     beginning: bool = False,
     paused: Collection[PeerId] = (),
 ) -> Standing:
     """Return who belongs to `round`, given each neighbour's newest applied round (None: not tracked yet; -1: base of
-    a run). `liars`: how many may lie; of neighbours far ahead of all others so many count, right or not. `swarm`:
-    the swarm's round (`swarm_round`), if enough have announced. `beginning`: our chain began less than ARRIVAL_S ago.
-    `paused`: neighbours that have said so, and have not announced this round, and those that are not waited for by
-    choice (pull_priority.py). A fresh one is not paused: it is here."""
+    a run). `liars`: how many may lie; of neighbours far ahead of all others so many of the `trusted` count, and no
+    others; all where nobody lies. `swarm`: the swarm's round (`swarm_round`), if enough have announced. `beginning`:
+    our chain began less than ARRIVAL_S ago. `paused`: neighbours that have said so, and have not announced this round,
+    and those that are not waited for by choice (pull_priority.py). A fresh one is not paused: it is here."""
     here = max(round, swarm or 0)
     oldest, newest = round - max_staleness, here + LEAD_ROUNDS
+    beyond = {peer for peer, at in applied.items() if at is not None and at > newest}
     if liars:  # else a liar and a node that it ruined, when there were the two of them, are two wrong models
         far = {peer for peer, at in applied.items() if at is not None and at > here + max_staleness}
-        beyond = frozenset(sorted(far)[liars:])
-        applied = {peer: at for peer, at in applied.items() if peer not in beyond}
+        uncounted = far.difference(sorted(far.intersection(trusted))[:liars])
+        applied = {peer: at for peer, at in applied.items() if peer not in uncounted}
+        beyond |= uncounted
     live = {peer: max(0, round - at) for peer, at in applied.items() if at is not None and oldest <= at <= newest}
     arriving = {peer for peer, at in applied.items() if at is None} if beginning else set()
     absent = {peer for peer in paused if peer in applied and live.get(peer) != 0}
@@ -103,6 +107,7 @@ def standing(
         arriving=len(arriving),
         paused=len(absent),
         excused=len(absent & (live.keys() | arriving)),
+        beyond=frozenset(beyond),
     )
 
 

@@ -325,6 +325,7 @@ def make_node(
     lock = EagerLock()
     refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
     rule = aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options())
+    promises = rule.f >= config.sync.f
     stated = stated_models(around.regional_stated)
     regions = _region_turns(strategy, config, genesis_d, around.new_file, stated)
     _file_genesis(strategy, genesis_d, around.new_file, genesis_filed_from(config))
@@ -339,7 +340,7 @@ def make_node(
         run=run,
         rng=around.rng,
         snapshot_source=_snapshot_source(snapshots, around.executor, lock, lambda: service.head),
-        tracked=_tracked(strategy, around.executor, lock, config.sync.f),
+        tracked=_tracked(strategy, around.executor, lock, liars=config.sync.f, withstands=promises),
         observer=_observer(journal, refusals),
         unix_time=around.unix_time,
         private=around.private,
@@ -374,7 +375,7 @@ def make_node(
             state=state,
             counts=counts,
             needed_members=rule.minimum(),
-            promises=rule.f >= config.sync.f,
+            promises=promises,
         ),
         executor=around.executor,
         inner=InnerLoop(
@@ -665,13 +666,13 @@ def _snapshot_source(
     return source
 
 
-def _tracked(strategy: SyncStrategy, executor: Executor, lock: EagerLock, liars: int) -> Tracked:
+def _tracked(strategy: SyncStrategy, executor: Executor, lock: EagerLock, *, liars: int, withstands: bool) -> Tracked:
     async def estimate(peer: PeerId) -> bytes | memoryview | BlobSource | None:
         if implements(strategy, InPlace):
             return strategy.estimate_view(str(peer))
         return await executor.offload(lambda: strategy.estimate(str(peer)))
 
-    return Tracked(estimate=estimate, reading=lambda: lock, liars=liars)
+    return Tracked(estimate=estimate, reading=lambda: lock, liars=liars, withstands=withstands)
 
 
 def _warn(journal: Journal, message: str) -> None:

@@ -28,11 +28,23 @@ A, B, C = ALICE.peer_id, BOB.peer_id, CAROL.peer_id
 
 
 def engine(
-    connections: Connections = NoConnections(), layout: RegionLayout = RegionLayout(), liars: int = 1, **changes
+    connections: Connections = NoConnections(),
+    layout: RegionLayout = RegionLayout(),
+    liars: int = 1,
+    withstands: bool = True,
+    **changes,
 ) -> Engine:
     run, rng = RunInfo(run_id=SCOPE.run, genesis=GENESIS), random.Random(1)
-    config = GossipConfig(**changes)
-    return Engine(identity=ME, config=config, run=run, rng=rng, liars=liars, connections=connections, layout=layout)
+    return Engine(
+        identity=ME,
+        config=GossipConfig(**changes),
+        run=run,
+        rng=rng,
+        liars=liars,
+        withstands=withstands,
+        connections=connections,
+        layout=layout,
+    )
 
 
 def hello(by: Identity = ALICE, **changes) -> bytes:
@@ -430,10 +442,15 @@ def test_new_keys_that_wait_for_a_restart_have_stood_with_nobody():
     assert it.stood_with() == {A}
 
 
-@pytest.mark.parametrize(("liars", "members"), [(0, 5), (1, 4), (2, 5)])
-def test_of_those_far_ahead_as_many_are_members_as_may_lie(liars, members):
+@pytest.mark.parametrize(
+    ("liars", "withstands", "stood", "members"),
+    [(0, True, [], 5), (1, True, [], 3), (1, True, [A, B], 4), (2, True, [B], 4), (1, False, [], 4), (2, False, [], 5)],
+)
+def test_of_those_far_ahead_with_whom_we_stood_as_many_are_members_as_may_lie(liars, withstands, stood, members):
     """The two at round 40 would be two wrong models, where one lies and has ruined the other before we came."""
-    it = engine(liars=liars)
+    it = engine(liars=liars, withstands=withstands)
+    if stood:
+        it.stood_before(stood)
     more = (Identity(bytes([n]) * 32) for n in (21, 22))
     for who, round_ in ((ALICE, 40), (BOB, 40), *((each, 0) for each in (CAROL, *more))):
         fields = {"record": record(by=who), "link": link(by=who, round=round_).raw}
@@ -441,6 +458,16 @@ def test_of_those_far_ahead_as_many_are_members_as_may_lie(liars, members):
         it.accepted(link(by=who, round=round_), 0.0)
     it.round_closed()
     assert len(it.standing(1, 0.0).staleness) == members
+
+
+def test_one_far_ahead_is_a_member_where_there_is_nobody_else():
+    """Of a pair with an f of 1 the slower one has nobody else to average with."""
+    it = engine()
+    it.on_hello(A, hello(ALICE, record=record(by=ALICE), link=link(by=ALICE, round=40).raw), 0.0)
+    it.accepted(link(by=ALICE, round=40), 0.0)
+    assert it.standing(1, 0.0).staleness == {A: 0}
+    it.on_hello(B, hello(BOB, record=record(by=BOB)), 0.0)
+    assert it.standing(1, 0.0).beyond == {A}
 
 
 def test_who_is_far_ahead_may_be_a_donor_and_is_no_member():

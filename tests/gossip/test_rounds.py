@@ -43,16 +43,19 @@ def test_who_was_asleep_believes_the_others():
 
 
 @given(liars=st.integers(0, 3), far=st.integers(0, 6), near=st.integers(0, 6))
-def test_of_neighbours_far_ahead_of_all_others_as_many_count_as_may_lie(liars: int, far: int, near: int) -> None:
+def test_of_the_trusted_far_ahead_of_all_others_as_many_count_as_may_lie(liars: int, far: int, near: int) -> None:
     """A liar that ruined a first node, when there were the two of them, would be two wrong models with it."""
-    applied = {PeerId(f"far-{n}"): 40 for n in range(far)} | {PeerId(f"near-{n}"): 9 for n in range(near)}
-    it = standing(5, applied, max_staleness=4, liars=liars)
-    expected = min(far, liars) if liars else far
+    trusted = {PeerId(f"far-{n}"): 40 for n in range(far)}
+    applied = trusted | {PeerId("far"): 30} | {PeerId(f"near-{n}"): 9 for n in range(near)}
+    it = standing(5, applied, max_staleness=4, liars=liars, trusted=trusted)
+    expected = min(far, liars) if liars else far + 1
     assert sum(peer.startswith("far") for peer in it.staleness) == expected
     assert it.neighbours == near + expected
     assert it.fresh == it.neighbours
+    assert it.beyond == applied.keys() - it.staleness.keys()
     with_the_swarm = standing(5, applied, max_staleness=4, liars=liars, swarm=36)
-    assert with_the_swarm.neighbours == far + near, "they are where the swarm is"
+    assert with_the_swarm.neighbours == far + 1 + near, "they are where the swarm is"
+    assert not with_the_swarm.beyond
 
 
 def test_who_is_yet_to_come_is_waited_for():
