@@ -68,14 +68,14 @@ class RoundCloser:
         return min(self._longest, delivered or 0.0)
 
     def arrivals(self, round: int) -> Arrivals:
-        """Return what has arrived of a round so far, of the neighbours that are not paused, and have announced a round:
-        a newcomer that has not begun is late with nothing."""
-        engine = self._context.engine
-        paused = engine.paused(round, trio.current_time())
-        said = (it.announced_round for peer, it in engine.seated().items() if peer not in paused)
+        """Return what has arrived of a round so far, of the neighbours that are not paused, nor too far ahead to count,
+        and have announced a round: a newcomer that has not begun is late with nothing."""
+        engine, standing = self._context.engine, self._standing(round)
+        besides = engine.paused(round, trio.current_time()) | standing.beyond
+        said = (it.announced_round for peer, it in engine.seated().items() if peer not in besides)
         rounds = [at for at in said if at is not None]
         announced = sum(at >= round for at in rounds)
-        arrived = self._standing(round).fresh
+        arrived = standing.fresh
         return Arrivals(neighbours=len(rounds), announced=max(announced, arrived), arrived=arrived)
 
     async def close(self, round: int, at_most_s: float) -> RoundView:
@@ -125,11 +125,12 @@ class RoundCloser:
 
     def _due(self, round: int, standing: Standing) -> int:
         """Return how many neighbours are too stale to be live, yet deliver, and have announced this round, or one that
-        we had open while an announcement may have been under way; paused ones have nothing under way."""
+        we had open while an announcement may have been under way; paused ones have nothing under way. Nothing that
+        those far ahead send would make the round a member's: to wait for it is to wait until the deadline."""
         engine, since = self._context.engine, self._since()
         opened = trio.current_time() - self._exchange_patience()
         least = round - sum(at >= opened for at in self._closed_at)
-        counted = standing.staleness.keys() | engine.paused(round, trio.current_time())
+        counted = standing.staleness.keys() | standing.beyond | engine.paused(round, trio.current_time())
         stale = {peer: it for peer, it in engine.seated().items() if peer not in counted}
         return sum(
             (it.announced_round or 0) >= least and self._exchanges.delivers(peer, since) for peer, it in stale.items()
