@@ -204,6 +204,7 @@ async def test_a_fast_member_of_a_swarm_without_liars_does_not_go_back_to_the_sl
             assert not fast.told("joined")
             assert not fast.node.service.outvoted_liars
             assert fast.node.state.round - slow[0].node.state.round > fast.node.config.network.max_staleness
+            assert slow[0].told("round")[15]["members"] == 3, "far ahead of the others, it is a member all the same"
             for it in (fast, *slow):
                 it.stop.set()
 
