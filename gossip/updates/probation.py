@@ -2,9 +2,10 @@
 
 A neighbour has served a round when something new of it was accepted between two closings of ours. After `rounds` served
 rounds it is established. Neighbours that were there when our own first round closed are established from the start:
-nobody is older there, and otherwise a swarm that starts together would average nothing. Everybody else is on probation,
-and all on probation together get as many seats as there may be liars. So a crowd of new keys counts for no more than
-the liars that the aggregator tolerates, until each of them has done the work of `rounds` rounds at our pace.
+nobody is older there, and otherwise a swarm that starts together would average nothing. It is not so after a restart of
+which it is known who had served before: new keys may wait for it. Everybody else is on probation, and all on probation
+together get as many seats as there may be liars. So a crowd of new keys counts for no more than the liars that the
+aggregator tolerates, until each of them has done the work of `rounds` rounds at our pace.
 
 Served rounds are kept when a neighbour is lost, so that a broken connection costs nobody its rank.
 """
@@ -72,11 +73,11 @@ class Probation:
 
     def established(self, peer: PeerId) -> bool:
         """Return whether a peer counts in full."""
-        return not self.begun or self._seats == 0 or peer in self._company or self.has_served(peer)
+        is_oldest = peer in self._company and not self._knows_some
+        return not self.begun or self._seats == 0 or is_oldest or self.has_served(peer)
 
     def is_no_newcomer(self, peer: PeerId) -> bool:
-        """Return whether a peer counts in full, and not as it is here since our first round alone, where that is one
-        after a restart: new keys may wait for it."""
+        """Return whether a peer counts in full, and not since no round of ours has closed in this process alone."""
         return self.established(peer) and (not self._knows_some or self._seats == 0 or self.has_served(peer))
 
     def seated(self, peers: Iterable[PeerId]) -> list[PeerId]:

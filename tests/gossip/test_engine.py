@@ -430,8 +430,7 @@ def test_with_whom_it_stood_before_a_restart_is_no_newcomer_after_it():
 
 
 def test_new_keys_that_wait_for_a_restart_have_stood_with_nobody():
-    """All that are there as the first round of a process closes count in full in it: none of them may vote to have a
-    member of a swarm that stood go back, before it has served."""
+    """None of them counts in full, or may vote to have a member of a swarm that stood go back, before it has served."""
     it = engine()
     it.stood_before([A])
     for peer, identity in ((B, BOB), (C, CAROL)):
@@ -440,6 +439,7 @@ def test_new_keys_that_wait_for_a_restart_have_stood_with_nobody():
     it.round_closed()
     it.round_outvoted_liars([A, B, C])
     assert it.stood_with() == {A}
+    assert it.seated_of([A, B, C]) == [A, B]
 
 
 @pytest.mark.parametrize(
@@ -449,10 +449,10 @@ def test_new_keys_that_wait_for_a_restart_have_stood_with_nobody():
 def test_of_those_far_ahead_with_whom_we_stood_as_many_are_members_as_may_lie(liars, withstands, stood, members):
     """The two at round 40 would be two wrong models, where one lies and has ruined the other before we came."""
     it = engine(liars=liars, withstands=withstands)
+    near = [CAROL, *(Identity(bytes([n]) * 32) for n in (21, 22))]
     if stood:
-        it.stood_before(stood)
-    more = (Identity(bytes([n]) * 32) for n in (21, 22))
-    for who, round_ in ((ALICE, 40), (BOB, 40), *((each, 0) for each in (CAROL, *more))):
+        it.stood_before([*stood, *(each.peer_id for each in near)])
+    for who, round_ in ((ALICE, 40), (BOB, 40), *((each, 0) for each in near)):
         fields = {"record": record(by=who), "link": link(by=who, round=round_).raw}
         it.on_hello(who.peer_id, hello(who, **fields), 0.0)
         it.accepted(link(by=who, round=round_), 0.0)

@@ -124,7 +124,8 @@ def test_who_is_there_since_the_first_round_alone_is_a_newcomer_where_others_are
     assert all(map(it.is_no_newcomer, OLD)), "nobody was known before"
     it.vouch(OLD[:1])
     assert [peer for peer in OLD if it.is_no_newcomer(peer)] == OLD[:1]
-    assert all(map(it.established, OLD))
+    assert list(filter(it.established, OLD)) == OLD[:1]
+    assert it.seated([*NEW, *OLD]) == [NEW[0], OLD[0]]
     serve(it, OLD[1:2], ROUNDS)
     assert [peer for peer in OLD if it.is_no_newcomer(peer)] == OLD[:2]
     assert not any(map(it.is_no_newcomer, NEW))
