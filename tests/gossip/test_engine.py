@@ -468,6 +468,10 @@ def test_one_far_ahead_is_a_member_where_there_is_nobody_else():
     assert it.standing(1, 0.0).staleness == {A: 0}
     it.on_hello(B, hello(BOB, record=record(by=BOB)), 0.0)
     assert it.standing(1, 0.0).beyond == {A}
+    it.mesh.drop(B, "it left")
+    assert not it.standing(1, 0.0).beyond
+    it.stood_before([C])
+    assert it.standing(1, 0.0).beyond == {A}, "there were members enough once"
 
 
 def test_who_is_far_ahead_may_be_a_donor_and_is_no_member():

@@ -32,7 +32,9 @@ def test_quorum(applied, quorum, reached):
 
 
 def test_who_claims_to_be_far_ahead_is_not_counted():
-    assert A not in standing(5, {A: 10**9, B: 5, C: 5}, max_staleness=4).staleness
+    it = standing(5, {A: 10**9, B: 5, C: 5}, max_staleness=4)
+    assert A not in it.staleness
+    assert it.beyond == {A}
 
 
 def test_who_was_asleep_believes_the_others():

@@ -54,6 +54,12 @@ def test_who_has_gone_back_itself_is_counted_from_there():
     assert lead.over({B: 320}, mine=930, now=2 * AHEAD_S) == {B}
 
 
+def test_who_stands_still_as_we_do_is_nobody_to_go_back_to():
+    lead = Lead()
+    lead.over({B: 3, C: 3}, mine=20, now=0.0)
+    assert lead.over({B: 3, C: 4}, mine=20, now=AHEAD_S) == {C}
+
+
 @dataclass
 class Neighbours:
     """A service that knows of neighbours' rounds, and nothing else."""
