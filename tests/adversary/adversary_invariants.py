@@ -278,12 +278,19 @@ def _adoptions(stage: Stage, found: Violations) -> None:
 
 
 def _first_alone(stage: Stage, found: Violations) -> None:
-    """Who was alone before all others came trains with them in the end, and has gone back once."""
+    """Who was alone before all others came trains with them in the end, and has gone back once, or was caught up."""
     for life in stage.lives:
         if stage.scenario.kind in ALL_BACK and life.ends and not _is_among_others(stage, life):
             found.add("alone", f"{life.member.name} has closed its last rounds without the others")
-        if stage.scenario.kind in FIRST_ALONE and life.number == 0 and len(life.member.told("joined")) != 1:
+        caught_up = _was_caught_up(stage, life)
+        if stage.scenario.kind in FIRST_ALONE and life.number == 0 and len(life.member.told("joined")) != 1 - caught_up:
             found.add("alone", f"{life.member.name} has joined {len(life.member.told('joined'))} times")
+
+
+def _was_caught_up(stage: Stage, life: Life) -> bool:
+    """Whether this is a first one that had so slow a liar beside it that the others caught up (seed 11160)."""
+    first = stage.scenario.kind in FIRST_ALONE and life.number == 0
+    return first and not life.member.told("joined") and _is_among_others(stage, life)
 
 
 LAST_ROUNDS: Final = 3
@@ -338,7 +345,7 @@ def _company(stage: Stage, clean: Clean, found: Violations) -> None:
     scarce = scenario.kind == "open" and scenario.degree < scenario.honest + scenario.hostile
     for life in stage.lives:
         there = company_of(stage, life)
-        held = life.role == "trainer" and not (scarce and life.began)
+        held = life.role == "trainer" and not (scarce and life.began) and not _was_caught_up(stage, life)
         if held and there is not None and there < least:
             found.add(
                 "deserted", f"{life.member.name} closes rounds with {there:.1f} honest members, of {clean.company:.1f}"
