@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gossip.core.errors import AnsweredError, LocalError, Reason, RemoteError
+from gossip.core.errors import AnsweredError, Reason, RemoteError
 from gossip.core.ids import PeerId
 from gossip.core.membership_limits import MAX_PIECES, MAX_REMEMBERED
 from gossip.core.rate_limit import KeyedTokenBucket
@@ -16,7 +16,17 @@ from gossip.membership.certificate import Certificate, SwarmClaim, parse_credent
 from gossip.membership.check_membership import check_membership, members
 from gossip.membership.invite import Role
 from gossip.membership.manifest_chain import ManifestChain, pack_manifests
-from gossip.membership.refusal import Refusal, claim_words, ended_words, names, parse_refusal, refusal_for
+from gossip.membership.refusal import (
+    ASK,
+    EndedError,
+    Refusal,
+    claim_words,
+    ended_advice,
+    ended_words,
+    names,
+    parse_refusal,
+    refusal_for,
+)
 from gossip.membership.revocation import Revocation
 from gossip.membership.roster import Roster, pack_item
 from gossip.membership.visit import answer_visit, check_visit, is_visit, parse_visit, refusal_for_visit
@@ -49,7 +59,7 @@ class MembershipAdmission:
 
     `now` returns unix seconds. `learned` is called with each roster item that `admit` adds, to pass on; it may be set
     later. So may `refused`, which is called with each peer that refuses us and says why: with True when an admin signed
-    the reason, with False when the peer only says so. Raises LocalError when our own membership is not valid: better at
+    the reason, with False when the peer only says so. Raises EndedError when our own membership is not valid: better at
     the start than in every handshake.
     """
 
@@ -77,7 +87,7 @@ class MembershipAdmission:
         try:
             check_membership(peer, self._shown, chain, roster, now())
         except RemoteError as error:
-            raise LocalError(self._ended_by(error)) from error
+            raise EndedError(self._ended_by(error), ended_advice(self._shown, error, now())) from error
         if certificate is not None:
             roster.put(certificate)
 
@@ -134,6 +144,11 @@ class MembershipAdmission:
         """Return why we are a former member, as far as we know ourselves; None while we are a member."""
         error = self.why_out(self._peer, self.own)
         return None if error is None else self._ended_by(error)
+
+    def advice(self) -> str:
+        """Return what our owner can do about what `ended` says."""
+        error = self.why_out(self._peer, self.own)
+        return ASK if error is None else ended_advice(self._shown, error, self._now())
 
     def why_out(self, peer: PeerId, shown: Certificate | None = None) -> RemoteError | None:
         """Return why a peer is no member by what it showed, or by a certificate of it that we know; None when it is

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from gossip.core.errors import Reason, RemoteError
+from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.ids import PeerId
 from gossip.core.membership_limits import MAX_CERTIFICATE_BYTES
 from gossip.core.wire import malformed, pack
@@ -32,12 +32,15 @@ TOLD: Final = frozenset({Reason.EXPIRED, Reason.REVOKED, Reason.USED_UP, Reason.
 ASK: Final = "ask an admin for a new invite (a revoked node takes it up in a fresh folder, as its key is out for good)"
 """What the operator can do about it."""
 
+SET_CLOCK: Final = "set this machine's clock, and start the node again"
+"""The same where a membership is to begin only later, by the clock of the machine that it was made on."""
+
 _MAX_REASON_CHARS: Final = 16
 _SHOWN_DIGITS: Final = 16
 """Digits of an admin's key in a message: `swarm show` prints all 64."""
 
 _CLAIMS: Final = {
-    Reason.EXPIRED: "the membership has ended",
+    Reason.EXPIRED: "the membership has ended, or begins ahead of its clock",
     Reason.REVOKED: "the membership was revoked",
     Reason.USED_UP: "all uses of the invite are taken, or the swarm is full",
     Reason.NO_MEMBER: "this node is not on the swarm's list",
@@ -48,6 +51,14 @@ _OF_INVITES: Final = {
     Reason.REVOKED: "the invite was revoked",
     Reason.USED_UP: "all uses of the invite are taken",
 }
+
+
+class EndedError(LocalError):
+    """Our own membership is not valid. `advice`: what its owner can do about it."""
+
+    def __init__(self, words: str, advice: str) -> None:
+        super().__init__(words)
+        self.advice = advice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +128,16 @@ def ended_words(shown: Certificate | SwarmClaim, revocation: Revocation | None, 
         if shown.grant.expires is not None and expired(shown, now):
             return f"your membership ended on {_moment(shown.grant.expires)}"
         began = _moment(shown.newest_time)
-        return f"your membership begins on {began}, and this machine's clock says {_moment(int(now))}: set the clock"
+        return f"your membership begins on {began}, and this machine's clock says {_moment(int(now))}"
     if error.reason is Reason.USED_UP:
         return f"your membership does not hold: others have taken the place that your invite gave ({error.detail})"
     return f"your membership does not hold: {error}"
+
+
+def ended_advice(shown: Certificate | SwarmClaim, error: RemoteError, now: float) -> str:
+    """Return what the node's owner can do about what `ended_words` says of the same."""
+    early = error.reason is Reason.EXPIRED and isinstance(shown, Certificate) and not expired(shown, now)
+    return SET_CLOCK if early else ASK
 
 
 def _moment(unix_time: int) -> str:

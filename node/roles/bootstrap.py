@@ -24,7 +24,6 @@ from gossip.core.errors import LocalError
 from gossip.core.identity import Identity
 from gossip.membership import Manifest, MembershipAdmission
 from gossip.membership.private_swarm import PrivateMembership
-from gossip.membership.refusal import ASK
 from gossip.relay_service import RelayService, dialled_outside
 from gossip.transport.base import Transport
 from gossip.transport.connection_limits import CallerNetworks
@@ -209,7 +208,7 @@ async def _stop_outside(admission: MembershipAdmission) -> None:
     """Raise RunError when this node is no longer a member: nobody would connect to it."""
     while (ended := admission.ended()) is None:  # noqa: ASYNC110  # an end date is nobody's event
         await trio.sleep(LOOK_INSIDE_S)
-    raise RunError(ended, ASK)
+    raise RunError(ended, admission.advice())
 
 
 def _readings(service: BootstrapService, network: NetworkConfig, folder: Path) -> Readings:

@@ -13,6 +13,7 @@ from gossip.core.errors import LocalError
 from gossip.core.identity import Identity
 from gossip.membership import Manifest
 from gossip.membership.private_swarm import PrivateMembership
+from gossip.membership.refusal import EndedError
 from gossip.transport.base import Admission
 from node.swarm.folder import membership_of
 from node.swarm.version import check_version
@@ -73,7 +74,7 @@ def load(node_dir: Path, passphrase: bytes | None) -> Credentials:
     try:
         private = PrivateMembership.load(files, identity.peer_id, on_manifest=news)
     except LocalError as error:
-        hint = f"the membership lies in {files.folder}; ask an admin for a new invite"
-        raise RunError(str(error), hint) from error
+        advice = error.advice if isinstance(error, EndedError) else "ask an admin for a new invite"
+        raise RunError(str(error), f"the membership lies in {files.folder}; {advice}") from error
     check_version(private.admission.chain.newest.terms)
     return Credentials(identity=identity, private=private, psk=files.load_psk(), news=news)

@@ -9,6 +9,7 @@ connected, and all peers that it was given to start from make them. docs/decisio
 from collections.abc import Callable, Collection
 from typing import Final
 
+from gossip.core.errors import Reason
 from gossip.core.ids import PeerId
 from gossip.membership import MembershipAdmission
 from gossip.membership.refusal import ASK, Refusal, claim_words
@@ -17,6 +18,14 @@ from node.system.errors import RunError
 CLAIM_LASTS_S: Final = 600.0
 """How long a claim counts after it was last made. Chosen: above the pause between two dials of one address, so that
 claims made at each dial are counted together, and old claims do not last until the network fails."""
+
+CHECK_CLOCK: Final = (
+    "by this machine's clock it holds: set that clock if it is wrong; if it is right, theirs are, or they lie. Who "
+    "joined while it was ahead takes an invite up in a fresh folder"
+)
+"""What the operator can do where members take the time of a membership for another one than we do."""
+
+_OUT_OF_TIME: Final = claim_words(Reason.EXPIRED)
 
 ALONE_S: Final = 20.0
 """How long nobody must have accepted us before claims stop the node. Chosen: news of a member reaches a swarm within
@@ -61,7 +70,7 @@ class Outside:
         """Return why the node has to stop now; None while it may be a member. `resumed`: it was connected before."""
         ended = self._admission.ended()
         if ended is not None:
-            return RunError(ended, ASK)
+            return RunError(ended, self._admission.advice())
         if neighbours or self._inside_at is None:
             self._inside_at = now
         if neighbours:
@@ -75,8 +84,12 @@ class Outside:
         if len(self._admission.members_among(lately)) > self._liars or (
             not resumed and self._named and self._named <= lately
         ):
-            return RunError(f"no member lets this node in: {self._say(lately)}", ASK)
+            return RunError(f"no member lets this node in: {self._say(lately)}", self._advice(lately))
         return None
+
+    def _advice(self, peers: Collection[PeerId]) -> str:
+        """By our own clock the membership holds: where they say that it does not, one of the clocks is wrong."""
+        return CHECK_CLOCK if any(self._claims[peer][0] == _OUT_OF_TIME for peer in peers) else ASK
 
     def _say(self, peers: Collection[PeerId]) -> str:
         words = sorted({self._claims[peer][0] for peer in peers})

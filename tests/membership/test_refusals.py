@@ -13,7 +13,15 @@ from gossip.membership import (
     revoke_grant,
     revoke_peer,
 )
-from gossip.membership.refusal import MAX_REFUSAL_BYTES, TOLD, Refusal, parse_refusal
+from gossip.membership.refusal import (
+    ASK,
+    MAX_REFUSAL_BYTES,
+    SET_CLOCK,
+    TOLD,
+    EndedError,
+    Refusal,
+    parse_refusal,
+)
 
 A, B, C = peer(11), peer(12), peer(13)
 
@@ -136,6 +144,7 @@ def test_an_end_date_needs_nobody_s_word() -> None:
     late = member(certificate(A))
     late._now = lambda: NOW + 10_000.0
     assert late.ended() == "your membership ended on 2027-01-15 09:00 UTC"
+    assert late.advice() == ASK
 
 
 def test_a_clock_that_was_set_back_is_named_and_not_an_end_that_has_not_come() -> None:
@@ -154,5 +163,15 @@ def test_a_clock_that_was_set_back_is_named_and_not_an_end_that_has_not_come() -
     assert words.startswith(
         "your membership begins on 2027-01-15 08:00 UTC, and this machine's clock says 2027-01-15 06:00"
     )
+    assert admission.advice() == SET_CLOCK
+    with pytest.raises(EndedError, match="begins on") as begun:
+        MembershipAdmission(
+            peer=A.peer_id,
+            certificate=certificate(A),
+            chain=CHAIN,
+            roster=Roster(SWARM, CHAIN.newest.terms.admins),
+            now=lambda: now[0],
+        )
+    assert begun.value.advice == SET_CLOCK
     now[0] += 7200
     assert admission.ended() is None

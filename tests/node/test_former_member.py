@@ -7,8 +7,8 @@ import pytest
 
 from gossip.core.errors import Reason
 from gossip.core.ids import PeerId
-from gossip.membership.refusal import Refusal
-from node.training.former_member import ALONE_S, CLAIM_LASTS_S, MAX_CLAIMS, Outside
+from gossip.membership.refusal import ASK, Refusal
+from node.training.former_member import ALONE_S, CHECK_CLOCK, CLAIM_LASTS_S, MAX_CLAIMS, Outside
 
 A, B, C, STRANGER = (PeerId(name) for name in "abcx")
 CLAIM = Refusal(reason=Reason.USED_UP)
@@ -23,6 +23,9 @@ class Knows:
 
     def ended(self) -> str | None:
         return self.over
+
+    def advice(self) -> str:
+        return ASK
 
     def members_among(self, peers: Any) -> frozenset[PeerId]:
         return self.members & frozenset(peers)
@@ -60,6 +63,21 @@ def test_more_members_than_may_lie_have_to_say_so(who: tuple[PeerId, ...], over:
     assert told == [f"{peer}: all uses of the invite are taken, or the swarm is full" for peer in dict.fromkeys(who)]
     if error is not None:
         assert "2 of them say that all uses of the invite are taken" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"), [(Reason.EXPIRED, CHECK_CLOCK), (Reason.USED_UP, ASK), (Reason.NO_MEMBER, ASK)]
+)
+def test_members_that_take_our_time_for_another_one_are_no_reason_for_a_new_invite(reason: Reason, advice: str) -> None:
+    """By our own clock the membership holds: an invite taken up with the same wrong clock would be refused as well."""
+    one, told = outside(Knows(A, B))
+    one.why(0.0, [], resumed=True)
+    for peer in (A, B):
+        one.refused(peer, Refusal(reason=reason), False, 0.0)
+    error = one.why(ALONE_S, [], resumed=True)
+    assert error is not None
+    assert error.hint == advice
+    assert ("ahead of its clock" in told[0]) is (reason is Reason.EXPIRED)
 
 
 def test_as_long_as_one_lets_us_in_nobody_else_s_word_counts() -> None:
