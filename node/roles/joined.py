@@ -69,6 +69,12 @@ cannot be drawn again from a seed as a task's can."""
 GENESIS_KEY: Final = "genesis"
 """In the meta of a state that a loop keeps itself: the first digits of that model's digest, in hex."""
 
+INSIDE_TRIO: Final = "the training loop runs inside trio.run, and its steps would block that event loop"
+IN_A_THREAD: Final = (
+    "call the function with the loop in a thread of its own, await trio.to_thread.run_sync(train), "
+    'or give settings={"node.lane": "process"}'
+)
+
 LOADED_STATE: Final = (
     "[privacy]: a state that the loop keeps itself is not loaded: nothing says that its model has released moves alone"
 )
@@ -162,7 +168,9 @@ class JoinedNode:
 
     def start(self) -> None:
         """Start the node, and return once training may begin: where neighbours are awaited, when they are there.
-        Raises P2PTrainError."""
+        Raises P2PTrainError; UsageError, with nothing begun, where this thread runs a trio loop."""
+        if trio.lowlevel.in_trio_run():  # every call of the node's loop would wait in this one, which trio refuses
+            raise UsageError(INSIDE_TRIO, IN_A_THREAD)
         with ExitStack() as stack:
             stack.callback(ForkGuard(self.settings.node_dir).end)
             secrets = self.settings.passphrase, *self.settings.secrets

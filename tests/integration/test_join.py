@@ -366,6 +366,13 @@ def test_what_it_cannot_do_it_says_in_one_line(tmp_path: Path) -> None:
         joined(model, None, tmp_path, swarm="nonsense")
     with pytest.raises(UsageError, match="is no swarm's folder"):
         p2ptrain.join(model, swarm=tmp_path)
+
+    async def inside_trio() -> None:
+        with joined(model, None, tmp_path / "b"):
+            pass
+
+    with pytest.raises(UsageError, match=r"inside trio\.run.*to_thread"):
+        trio.run(inside_trio)
     with pytest.raises(tasks.TaskError, match=r"p2ptrain\.join"):
         tasks.get(load(sets=["task.name=external"]).task.name)
 
