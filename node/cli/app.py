@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -37,7 +38,7 @@ from node.cli import (
 )
 from node.events.redaction import Redactor
 from node.system import build, gc_tuning, interrupts, left_threads, ranks
-from node.system.errors import EXIT_INTERRUPTED, EXIT_USAGE, is_interrupt, translate
+from node.system.errors import EXIT_INTERRUPTED, EXIT_USAGE, UsageError, is_interrupt, translate
 
 app = typer.Typer(
     name="p2ptrain",
@@ -85,6 +86,17 @@ def root(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    else:
+        _check_place()
+
+
+def _check_place() -> None:
+    """Raise UsageError in a working directory that was removed: torch's own libraries end a process there, without a
+    word of why."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the working directory is not there any more", "cd to one that is, and try again") from None
 
 
 @cache

@@ -102,12 +102,18 @@ def fresh_run_dir(now: datetime) -> Path:
 
 
 def make_dir(path: Path) -> Path:
-    """Create the folder with its parents. RunError when it cannot be written."""
+    """Create the folder with its parents. UsageError where a file, or a link to nothing, is in the way; RunError when
+    it cannot be written."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        file = next(each for each in (*reversed(path.parents), path) if each.exists() and not each.is_dir())
-        raise UsageError(f"{file} is a file, not a folder", "give another --run-dir") from None
+        in_the_way = next(
+            each for each in (*reversed(path.parents), path) if os.path.lexists(each) and not each.is_dir()
+        )
+        if not in_the_way.exists():
+            lost = f"{in_the_way} is a link to {in_the_way.readlink()}, which is not there"
+            raise UsageError(lost, "mount or make that folder, or give another --run-dir") from None
+        raise UsageError(f"{in_the_way} is a file, not a folder", "give another --run-dir") from None
     except OSError as error:
         raise RunError(
             f"cannot create the folder {path}: {error.strerror}", "give another one by --run-dir or --out"

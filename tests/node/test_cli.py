@@ -105,6 +105,18 @@ def test_an_attack_that_the_task_has_no_place_for_is_refused_before_anything_sta
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a working directory cannot be removed there")
+def test_a_working_directory_that_was_removed_is_one_line(capsys, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for command in ("node", "up", "doctor", "status"):
+        code, _, err = run(capsys, command)
+        assert code == 2
+        assert err == "error: the working directory is not there any more; cd to one that is, and try again\n"
+    assert run(capsys, "--version")[0] == 0
+
+
 def test_debug_shows_where_it_came_from(capsys):
     code, _, err = run(capsys, "config", "check", "--set", "train.lr=1", "--debug")
     assert code == 2

@@ -89,6 +89,13 @@ def test_a_file_in_the_way_is_named(tmp_path):
         make_dir(Path("/proc/none"))
 
 
+def test_a_link_to_a_disk_that_is_not_mounted_is_named(tmp_path):
+    (tmp_path / "runs").symlink_to(tmp_path / "disk")
+    for path in (tmp_path / "runs", tmp_path / "runs" / "first"):
+        with pytest.raises(UsageError, match=r"runs is a link to .*disk, which is not there; mount or make"):
+            make_dir(path)
+
+
 @pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "/abs", "x" * 65, "a\nb"])
 def test_a_name_cannot_leave_the_run_folder(tmp_path, name):
     with pytest.raises(UsageError, match="not usable"):
