@@ -1,8 +1,9 @@
 """A node's events as lines for people: `p2ptrain node` on a terminal. One event, one line (the start has a few)."""
 
+import re
 import sys
 import time
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
@@ -127,8 +128,13 @@ def _learning(event: LearnerStarted) -> dict[str, str]:
     }
 
 
+_ON_LOOPBACK: Final = re.compile(r"/ip4/127\.|/ip6/::1/")
+"""In a command to join by: who runs it elsewhere would dial itself."""
+
+
 def _join(event: JoinCommand) -> list[Text]:
-    head = Text("Another machine joins with:", style="dim")
+    who = "Another node of this machine" if _ON_LOOPBACK.search(event.command) else "Another machine"
+    head = Text(f"{who} joins with:", style="dim")
     return [Text(""), head, Text(f"  {event.command}", style="bold"), Text("")]
 
 

@@ -7,6 +7,10 @@ towards the rest of the world: connecting a UDP socket makes it choose, and send
 import ipaddress
 import socket
 from collections.abc import Sequence
+from typing import Final
+
+DEAF: Final = "IPv6 alone leads out of this machine, and it listens on IPv4 alone"
+LISTEN_ON_IPV6: Final = "give --listen /ip6/::/tcp/4001"
 
 _BEYOND = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 """Addresses reserved for documentation (RFC 5737, RFC 3849): they are nobody's, so only the default route fits."""
@@ -32,6 +36,14 @@ def default_sources() -> tuple[str, ...]:
     """Return this machine's own address on the default route, for IPv4 and IPv6 where there is such a route."""
     found = (_source(family, beyond) for family, beyond in _BEYOND)
     return tuple(source for source in found if source is not None)
+
+
+def is_deaf(listens_on: Sequence[str], sources: Sequence[str] | None = None) -> bool:
+    """Return whether IPv6 alone leads out of this machine while it listens on IPv4 alone, as by default: nobody else
+    can dial it. `sources` as of `best_address`."""
+    found = default_sources() if sources is None else sources
+    on_ipv4_alone = bool(listens_on) and all(address.startswith("/ip4/") for address in listens_on)
+    return on_ipv4_alone and bool(found) and all(":" in source for source in found)
 
 
 def _source(family: socket.AddressFamily, beyond: str) -> str | None:

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from node.system.addresses import best_address, default_sources
+from node.system.addresses import best_address, default_sources, is_deaf
 
 BRIDGE, LAN, LOOPBACK = ("/ip4/172.17.0.1/tcp/4001", "/ip4/192.168.1.4/tcp/4001", "/ip4/127.0.0.1/tcp/4001")
 LONG_V6 = "/ip6/2001:db8:0:0:0:0:0:4/tcp/4001"
@@ -34,3 +34,17 @@ def test_the_system_names_addresses_that_are_this_machines():
         ours = f"/ip{6 if ':' in source else 4}/{source}/tcp/4001"
         assert best_address([ours], [source]) == ours
     assert len(default_sources()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("listens_on", "sources", "deaf"),
+    [
+        (["/ip4/0.0.0.0/tcp/0"], ["2001:db8::4"], True),
+        (["/ip4/0.0.0.0/tcp/0"], ["192.168.1.4", "2001:db8::4"], False),
+        (["/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"], ["2001:db8::4"], False),
+        (["/ip4/0.0.0.0/tcp/0"], [], False),
+        ([], ["2001:db8::4"], False),
+    ],
+)
+def test_who_has_ipv6_alone_and_listens_on_ipv4_is_deaf(listens_on, sources, deaf):
+    assert is_deaf(listens_on, sources) is deaf

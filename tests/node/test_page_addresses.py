@@ -9,6 +9,7 @@ from swarm_story import node_events, round_event
 from typed_events import said, typed
 
 from node.cli.app import main
+from node.events.event_types import JoinCommand
 from node.events.lines import describe
 from node.events.log import EventLog
 from node.events.page_address import MAX_LISTED, page_lines, page_of, page_words
@@ -34,6 +35,19 @@ def test_an_address_to_listen_on_becomes_one_to_open():
 def test_the_token_is_named_by_its_file():
     assert "/etc/p2ptrain/token" in page_words("http://0.0.0.0:9400", Path("/etc/p2ptrain/token"))
     assert "token" not in page_words("http://127.0.0.1:9400")
+
+
+@pytest.mark.parametrize(
+    ("address", "who"),
+    [
+        ("/ip4/192.0.2.2/tcp/4001", "Another machine joins with:"),
+        ("/ip4/127.0.0.1/tcp/4001", "Another node of this machine joins with:"),
+        ("/ip6/::1/tcp/4001", "Another node of this machine joins with:"),
+    ],
+)
+def test_a_line_with_a_loopback_address_is_not_called_another_machines(address: str, who: str) -> None:
+    event = JoinCommand(command=f"p2ptrain node --peer {address}/p2p/12D3KooW")
+    assert str(describe(event)[1]) == who
 
 
 def test_a_node_prints_its_page_and_no_json():
