@@ -85,7 +85,7 @@ async def test_another_key_a_closed_port_and_no_such_name() -> None:
             )
     levels = [each.level for each in found["peer"]]
     assert levels == ["problem", "problem", "problem"]
-    assert "handshake failed" in found["peer"][0].seen
+    assert "another node answers there, with another key" in found["peer"][0].seen
     assert "cannot be reached: connection refused" in found["peer"][1].seen
     assert "does not resolve" in found["peer"][2].seen
     assert found["from outside"][0].level == "unknown"

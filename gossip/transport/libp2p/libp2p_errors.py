@@ -14,6 +14,7 @@ from libp2p.io.exceptions import IOException
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamReset
 from libp2p.protocol_muxer.exceptions import MultiselectClientError, MultiselectCommunicatorError
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.stream_muxer.exceptions import MuxedConnError, MuxedStreamError
 from libp2p.transport.exceptions import OpenConnectionError, UpgradeFailure
 
@@ -28,6 +29,7 @@ WORDS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (MultiselectClientError, "the peer does not speak this protocol"),
     (MultiselectCommunicatorError, "the connection was lost while negotiating"),
     (UnicodeDecodeError, "the peer answered with bytes that are not text"),
+    (PeerIDMismatchesPubkey, "another node answers there, with another key"),
     (UpgradeFailure, "the handshake failed"),
     (OpenConnectionError, "nothing answers at this address"),
     (MuxedStreamError, "the stream is gone"),
