@@ -67,11 +67,11 @@ class ServiceContext:
     """Addresses (without `/p2p/`) that a router says it forwards here."""
 
     def addresses(self) -> tuple[str, ...]:
-        """Return where others can dial us: through relays, by the transport's own addresses, and where peers reached
-        us."""
+        """Return where others can dial us: through relays, where peers reached us, and by the transport's own
+        addresses, of which a machine may have more than a record holds."""
         found = self.reach.confirmed(trio.current_time(), self.mapped, self.liars)
         seen = (f"{address}/p2p/{self.engine.me}" for address in found)
-        return tuple(dict.fromkeys((*(it.address for it in self.relayed.values()), *self.transport.addresses, *seen)))
+        return tuple(dict.fromkeys((*(it.address for it in self.relayed.values()), *seen, *self.transport.addresses)))
 
     @property
     def liars(self) -> int:

@@ -9,8 +9,9 @@ from typing import Final
 
 import psutil
 
+from gossip.transport.default_route import default_sources
 from node.doctor.finding import Finding, Subject
-from node.system.addresses import DEAF, LISTEN_ON_IPV6, default_sources, is_deaf
+from node.system.addresses import DEAF, LISTEN_ON_IPV6, is_deaf
 
 CGNAT: Final = ipaddress.ip_network("100.64.0.0/10")
 """Shared address space (RFC 6598): a provider's own router stands between this one and the internet."""

@@ -113,11 +113,16 @@ def _started(event: Started) -> list[Text]:
     rows = {
         "node": event.peer_id,
         **about,
-        "listens": "  ".join(event.addresses or ["nowhere"]),
+        "listens": _places(event.addresses),
         "page": page_words(event.metrics_url, event.token_file) if event.metrics_url else "off",
         "folder": event.run_dir or "",
     }
     return [Text.assemble((f"{name:<9}", "dim"), value) for name, value in rows.items()]
+
+
+def _places(addresses: list[str]) -> str:
+    more = len(addresses) - SHOWN_ADDRESSES
+    return "  ".join(addresses[:SHOWN_ADDRESSES] or ["nowhere"]) + (f"  and {more} more" if more > 0 else "")
 
 
 def _learning(event: LearnerStarted) -> dict[str, str]:
@@ -127,6 +132,9 @@ def _learning(event: LearnerStarted) -> dict[str, str]:
         **({"regions": event.residency} if event.residency else {}),
     }
 
+
+SHOWN_ADDRESSES: Final = 8
+"""As many as a peer record holds; a machine with bridges for its containers may have hundreds."""
 
 _ON_LOOPBACK: Final = re.compile(r"/ip4/127\.|/ip6/::1/")
 """In a command to join by: who runs it elsewhere would dial itself."""

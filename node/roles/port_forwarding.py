@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from gossip.reachability.dialback import ports_in
 from gossip.reachability.port_mapping_task import PortMapper
+from gossip.transport.default_route import default_sources
 from node.config.sections import NetworkConfig
-from node.system.addresses import default_sources
 
 
 def mapper_for(

@@ -13,7 +13,7 @@ from gossip.core.identity import KEY_BYTES, verify_key_of
 from gossip.core.ids import PeerId
 from gossip.core.membership_limits import MAX_ADDRESS_CHARS, MAX_ALLOWED
 from gossip.membership import Policy, Role
-from node.system.addresses import default_sources
+from gossip.transport.default_route import default_sources
 from node.system.errors import UsageError
 
 _SPAN = re.compile(r"(\d{1,6})([mhdw])")

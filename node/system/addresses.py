@@ -1,21 +1,13 @@
-"""Which of this machine's addresses to hand to others: where the default route leaves, they most likely reach us.
-
-A machine listens on every interface, container bridges and VPNs among them. The system knows which one it would use
-towards the rest of the world: connecting a UDP socket makes it choose, and sends nothing.
-"""
+"""Which of this machine's addresses to hand to others: where the default route leaves, they most likely reach us."""
 
 import ipaddress
-import socket
 from collections.abc import Sequence
 from typing import Final
 
+from gossip.transport.default_route import default_sources
+
 DEAF: Final = "IPv6 alone leads out of this machine, and it listens on IPv4 alone"
 LISTEN_ON_IPV6: Final = "give --listen /ip6/::/tcp/4001"
-
-_BEYOND = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses reserved for documentation (RFC 5737, RFC 3849): they are nobody's, so only the default route fits."""
-_PORT = 9
-"""The discard service; any port would do."""
 
 
 def best_address(addresses: Sequence[str], sources: Sequence[str] | None = None) -> str:
@@ -32,27 +24,12 @@ def best_address(addresses: Sequence[str], sources: Sequence[str] | None = None)
     return next((address for address, host in hosts.items() if not _is_loopback(host)), addresses[0])
 
 
-def default_sources() -> tuple[str, ...]:
-    """Return this machine's own address on the default route, for IPv4 and IPv6 where there is such a route."""
-    found = (_source(family, beyond) for family, beyond in _BEYOND)
-    return tuple(source for source in found if source is not None)
-
-
 def is_deaf(listens_on: Sequence[str], sources: Sequence[str] | None = None) -> bool:
     """Return whether IPv6 alone leads out of this machine while it listens on IPv4 alone, as by default: nobody else
     can dial it. `sources` as of `best_address`."""
     found = default_sources() if sources is None else sources
     on_ipv4_alone = bool(listens_on) and all(address.startswith("/ip4/") for address in listens_on)
     return on_ipv4_alone and bool(found) and all(":" in source for source in found)
-
-
-def _source(family: socket.AddressFamily, beyond: str) -> str | None:
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((beyond, _PORT))
-            return str(probe.getsockname()[0])
-    except OSError:  # no such route, or no such protocol
-        return None
 
 
 def _host(address: str) -> str:

@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from node.system.addresses import best_address, default_sources, is_deaf
+from gossip.transport.default_route import default_sources
+from node.system.addresses import best_address, is_deaf
 
 BRIDGE, LAN, LOOPBACK = ("/ip4/172.17.0.1/tcp/4001", "/ip4/192.168.1.4/tcp/4001", "/ip4/127.0.0.1/tcp/4001")
 LONG_V6 = "/ip6/2001:db8:0:0:0:0:0:4/tcp/4001"

@@ -50,6 +50,13 @@ def test_a_line_with_a_loopback_address_is_not_called_another_machines(address: 
     assert str(describe(event)[1]) == who
 
 
+def test_hundreds_of_addresses_are_no_wall_of_text() -> None:
+    started = next(node_events(0))
+    some = [f"/ip4/10.0.0.{number}/tcp/4001/p2p/12D3KooW" for number in range(20)]
+    (listens,) = (str(line) for line in describe(typed(started | {"addresses": some})) if "listens" in str(line))
+    assert listens.endswith(f"{some[7]}  and 12 more")
+
+
 def test_a_node_prints_its_page_and_no_json():
     started = next(node_events(0))
     lines = [line.plain for line in describe(typed(started | {"token_file": None}))]

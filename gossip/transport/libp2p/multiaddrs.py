@@ -10,6 +10,7 @@ from multiaddr import Multiaddr
 
 from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
+from gossip.transport.default_route import default_sources
 from gossip.transport.libp2p.tcp import host_and_port
 
 
@@ -48,14 +49,25 @@ def parse_peer(peer: PeerId) -> ID:
 
 
 def dialable(bound: Iterable[Multiaddr], peer: PeerId) -> tuple[str, ...]:
-    """The bound addresses with `/p2p/<peer>`; an unspecified one (0.0.0.0) becomes those of the interfaces."""
-    found: dict[str, None] = {}
+    """The bound addresses with `/p2p/<peer>`; an unspecified one (0.0.0.0) becomes those of the interfaces. First those
+    by which this machine reaches others: a record holds `MAX_ADDRESSES`, and a machine may have a bridge for each of
+    its containers. Loopback comes last: it helps only peers on the same machine."""
+    found: dict[str, int] = {}
+    sources = default_sources()
     for address in bound:
         host, port = host_and_port(address)
-        hosts = _interfaces(":" in host) if ipaddress.ip_address(host).is_unspecified else [host]
-        for each in hosts:
-            found[f"/{'ip6' if ':' in each else 'ip4'}/{each}/tcp/{port}/p2p/{peer}"] = None
-    return tuple(found)
+        anywhere = ipaddress.ip_address(host).is_unspecified
+        for each in _interfaces(":" in host) if anywhere else [host]:
+            place = _BY_CHOICE if not anywhere or each in sources else _place_of(each)
+            found[f"/{'ip6' if ':' in each else 'ip4'}/{each}/tcp/{port}/p2p/{peer}"] = place
+    return tuple(sorted(found, key=lambda address: found[address]))
+
+
+_BY_CHOICE, _BY_CHANCE, _HERE_ALONE = range(3)
+
+
+def _place_of(host: str) -> int:
+    return _HERE_ALONE if ipaddress.ip_address(host).is_loopback else _BY_CHANCE
 
 
 def _parse(address: str) -> Multiaddr:
@@ -66,8 +78,6 @@ def _parse(address: str) -> Multiaddr:
 
 
 def _interfaces(ipv6: bool) -> list[str]:
-    """This machine's addresses, loopback last: it helps only peers on the same machine."""
     family = socket.AF_INET6 if ipv6 else socket.AF_INET
     entries = (entry for entries in psutil.net_if_addrs().values() for entry in entries if entry.family == family)
-    hosts = {entry.address for entry in entries if "%" not in entry.address}  # "%": link-local, needs a scope
-    return sorted(hosts, key=lambda host: (ipaddress.ip_address(host).is_loopback, host))
+    return sorted({entry.address for entry in entries if "%" not in entry.address})  # "%": link-local, needs a scope
