@@ -1,6 +1,8 @@
 """The byte-level task: model, corpus, split, batches, speech."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -72,6 +74,25 @@ def test_a_file_is_its_own_corpus(tmp_path):
     path.write_bytes(bytes(range(256)) * 3)
     assert bytes(open_corpus(path)) == path.read_bytes()
     assert not cache_folder().exists()
+
+
+EMPTIED = """
+import sys
+from pathlib import Path
+from p2ptrain.tasks.byte_lm.corpus import open_corpus
+
+path = Path(sys.argv[1])
+corpus = open_corpus(path)
+path.write_bytes(b"")
+sys.exit(bytes(corpus) != b"some text" * 2000)
+"""
+
+
+def test_a_file_that_is_emptied_meanwhile_ends_no_process(tmp_path):
+    """Of a mapped one the pages are gone: reading them is a bus error, which nothing can catch."""
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"some text" * 2000)
+    assert subprocess.run([sys.executable, "-c", EMPTIED, path], check=False).returncode == 0
 
 
 def test_a_folder_is_joined_in_the_order_of_names(tmp_path):

@@ -1,9 +1,10 @@
-"""A corpus is one flat memory-mapped array of bytes, whatever the user pointed at.
+"""A corpus is one flat array of bytes, whatever the user pointed at; a large one is memory-mapped.
 
-A file is mapped as it is. A folder's files, and those of Python's own standard library (the default: text that every
-machine has, with no download), are joined once into a flat file under the user's cache folder, under a name that
-changes with their list, sizes and times. Building writes a temporary name and renames it, so that nodes that start
-together may all build it and none sees half a file. Where the cache cannot be written, a nameless temporary file does.
+A small file is read, and a large one mapped as it is. A folder's files, and those of Python's own standard library (the
+default: text that every machine has, with no download), are joined once into a flat file under the user's cache folder,
+under a name that changes with their list, sizes and times. Building writes a temporary name and renames it, so that
+nodes that start together may all build it and none sees half a file. Where the cache cannot be written, a nameless
+temporary file does.
 """
 
 import hashlib
@@ -25,7 +26,11 @@ import numpy.typing as npt
 from p2ptrain.tasks.base import TaskError
 
 Corpus = npt.NDArray[np.uint8]
-"""The bytes, (n,), read-only and mapped from a file."""
+"""The bytes, (n,), read-only; mapped from a file where they are many."""
+
+READ_WHOLE = 16 << 20
+"""Largest file that is read and not mapped: one that is emptied or cut while it is mapped ends the process by SIGBUS,
+without a word. A node's memory does not miss so many bytes."""
 
 CACHED_CORPORA = 8
 """Joined files kept in the cache, the least recently built dropped first: one a data set that a person works with."""
@@ -190,6 +195,8 @@ def _open_temporary(sources: Sequence[Source]) -> Corpus:
 
 def _map(path: Path) -> Corpus:
     try:
+        if 0 < path.stat().st_size <= READ_WHOLE and (found := path.read_bytes()):
+            return np.frombuffer(found, dtype=np.uint8)
         return np.memmap(path, dtype=np.uint8, mode="r")
     except ValueError as error:  # an empty file cannot be mapped
         raise TaskError(f"data {str(path)!r} is empty; {GIVE_DATA} with some bytes") from error
