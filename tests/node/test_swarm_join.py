@@ -15,6 +15,7 @@ from gossip.core.identity import Identity
 from gossip.membership import Policy, Role, revoke_peer
 from gossip.membership.membership_files import MembershipFiles
 from gossip.membership.private_swarm import PrivateMembership
+from gossip.membership.refusal import SET_CLOCK, EndedError
 from node.cli.doctor_cmd import _as_member, _subject
 from node.cli.membership_options import settings_in
 from node.config.schema import from_raw
@@ -330,3 +331,18 @@ def test_a_doctor_asks_nobody_before_the_invite_is_redeemed(tmp_path: Path) -> N
     assert (asked.unasked, asked.network.named) == ("", made.chain.swarm)
     with locked(tmp_path / "a" / "node"):
         assert "runs" in _as_member(_subject(again.raw, tmp_path / "a"), again, None).unasked
+
+
+def test_what_to_do_about_a_membership_that_is_not_valid_is_what_the_membership_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = founded(tmp_path / "lab")
+
+    def early(*_: object, **__: object) -> None:
+        raise EndedError("your membership begins on a later day", SET_CLOCK)
+
+    monkeypatch.setattr(PrivateMembership, "load", early)
+    with pytest.raises(RunError, match="begins on a later day") as told:
+        credentials.load(made.folder.node_dir, None)
+    assert told.value.hint.endswith(SET_CLOCK)
+    assert "ask an admin" not in told.value.hint
