@@ -11,7 +11,7 @@ import psutil
 
 from gossip.transport.default_route import default_sources
 from node.doctor.finding import Finding, Subject
-from node.system.addresses import DEAF, LISTEN_ON_IPV6, is_deaf
+from node.system.addresses import LISTEN_ON_IPV6, UNDIALABLE, is_undialable
 
 CGNAT: Final = ipaddress.ip_network("100.64.0.0/10")
 """Shared address space (RFC 6598): a provider's own router stands between this one and the internet."""
@@ -89,8 +89,8 @@ def addresses(subject: Subject, hosts: Sequence[str] | None = None) -> Finding:
     if not found:
         seen = "no route to anywhere: offline"
         return Finding(check="addresses", level="warning", seen=seen, fix="connect it; on one machine it needs none")
-    if is_deaf(subject.network.listens_on, found) and not subject.network.announce:
-        return Finding(check="addresses", level="warning", seen=f"{seen}: {DEAF}", fix=LISTEN_ON_IPV6)
+    if is_undialable(subject.network.listens_on, subject.network.announce, found):
+        return Finding(check="addresses", level="warning", seen=f"{seen}: {UNDIALABLE}", fix=LISTEN_ON_IPV6)
     if "public" in kinds or subject.network.announce:
         return Finding(check="addresses", level="ok", seen=seen)
     if "shared by the provider" in kinds:

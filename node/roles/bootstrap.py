@@ -39,7 +39,7 @@ from node.metrics.node_metrics import Metrics
 from node.page.feed import Feed, LiveSnapshot
 from node.page.status_server import server_of
 from node.swarm import credentials
-from node.system.addresses import DEAF, LISTEN_ON_IPV6, best_address, is_deaf
+from node.system.addresses import UNDIALABLE_WARNING, best_address, is_undialable
 from node.system.disk import disk_free
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.system.run_dir import ADDRESSES
@@ -240,8 +240,8 @@ def _announce(parts: _Parts, peer_id: str, url: str | None) -> None:
         )
     )
     network = parts.config.network
-    if is_deaf(network.listens_on) and not network.announce:
-        parts.emit(WarningEvent(message=f"nobody else can dial this node: {DEAF}; {LISTEN_ON_IPV6}"))
+    if is_undialable(network.listens_on, network.announce):
+        parts.emit(WarningEvent(message=UNDIALABLE_WARNING))
     way = [] if parts.private else _way_to(parts)  # a private swarm is joined by an invite
     if way:
         words = ["p2ptrain", "node", *way]

@@ -71,7 +71,7 @@ from node.roles.visitors_privacy import visitor_ledger
 from node.swarm import credentials
 from node.swarm.effective_manifest import more_rounds_hint
 from node.system import free_memory, gc_tuning
-from node.system.addresses import DEAF, LISTEN_ON_IPV6, best_address, is_deaf
+from node.system.addresses import UNDIALABLE_WARNING, best_address, is_undialable
 from node.system.cgroups import HeldProcess
 from node.system.child_process import require_support
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
@@ -513,8 +513,8 @@ def announce_start(node: Node, addresses: list[str], node_dir: Path, url: str | 
             residency=residency_in_words(config),
         )
     )
-    if is_deaf(config.network.listens_on) and not config.network.announce:
-        node.journal.emit(WarningEvent(message=f"nobody else can dial this node: {DEAF}; {LISTEN_ON_IPV6}"))
+    if is_undialable(config.network.listens_on, config.network.announce):
+        node.journal.emit(WarningEvent(message=UNDIALABLE_WARNING))
     joined_by_line = not node.state.private and not observes(config) and config.task.name != EXTERNAL
     if addresses and joined_by_line:  # a private swarm is joined by an invite, a user's own program by p2ptrain.join
         address = addresses[0] if config.network.announce else best_address(addresses)

@@ -6,8 +6,9 @@ from typing import Final
 
 from gossip.transport.default_route import default_sources
 
-DEAF: Final = "IPv6 alone leads out of this machine, and it listens on IPv4 alone"
+UNDIALABLE: Final = "IPv6 alone leads out of this machine, and it listens on IPv4 alone"
 LISTEN_ON_IPV6: Final = "give --listen /ip6/::/tcp/4001"
+UNDIALABLE_WARNING: Final = f"nobody else can dial this node: {UNDIALABLE}; {LISTEN_ON_IPV6}"
 
 
 def best_address(addresses: Sequence[str], sources: Sequence[str] | None = None) -> str:
@@ -24,12 +25,14 @@ def best_address(addresses: Sequence[str], sources: Sequence[str] | None = None)
     return next((address for address, host in hosts.items() if not _is_loopback(host)), addresses[0])
 
 
-def is_deaf(listens_on: Sequence[str], sources: Sequence[str] | None = None) -> bool:
-    """Return whether IPv6 alone leads out of this machine while it listens on IPv4 alone, as by default: nobody else
-    can dial it. `sources` as of `best_address`."""
+def is_undialable(listens_on: Sequence[str], announce: Sequence[str], sources: Sequence[str] | None = None) -> bool:
+    """Return whether nobody else can dial this machine, since IPv6 alone leads out of it and it listens on IPv4 alone,
+    as by default. A node that is to be dialled on its own machine alone, or at addresses that its owner announces, is
+    as it was meant. `sources` as of `best_address`."""
     found = default_sources() if sources is None else sources
-    on_ipv4_alone = bool(listens_on) and all(address.startswith("/ip4/") for address in listens_on)
-    return on_ipv4_alone and bool(found) and all(":" in source for source in found)
+    for_others = [address for address in listens_on if not _is_loopback(_host(address))]
+    on_ipv4_alone = bool(for_others) and all(address.startswith("/ip4/") for address in for_others)
+    return not announce and on_ipv4_alone and bool(found) and all(":" in source for source in found)
 
 
 def _host(address: str) -> str:

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from gossip.transport.default_route import default_sources
-from node.system.addresses import best_address, is_deaf
+from node.system.addresses import best_address, is_undialable
 
 BRIDGE, LAN, LOOPBACK = ("/ip4/172.17.0.1/tcp/4001", "/ip4/192.168.1.4/tcp/4001", "/ip4/127.0.0.1/tcp/4001")
 LONG_V6 = "/ip6/2001:db8:0:0:0:0:0:4/tcp/4001"
@@ -38,14 +38,17 @@ def test_the_system_names_addresses_that_are_this_machines():
 
 
 @pytest.mark.parametrize(
-    ("listens_on", "sources", "deaf"),
+    ("listens_on", "announce", "sources", "undialable"),
     [
-        (["/ip4/0.0.0.0/tcp/0"], ["2001:db8::4"], True),
-        (["/ip4/0.0.0.0/tcp/0"], ["192.168.1.4", "2001:db8::4"], False),
-        (["/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"], ["2001:db8::4"], False),
-        (["/ip4/0.0.0.0/tcp/0"], [], False),
-        ([], ["2001:db8::4"], False),
+        (["/ip4/0.0.0.0/tcp/0"], [], ["2001:db8::4"], True),
+        (["/ip4/0.0.0.0/tcp/0"], [], ["192.168.1.4", "2001:db8::4"], False),
+        (["/ip4/0.0.0.0/tcp/0"], ["/dns6/a.example/tcp/4001"], ["2001:db8::4"], False),
+        (["/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"], [], ["2001:db8::4"], False),
+        (["/ip4/0.0.0.0/tcp/0", "/ip6/::1/tcp/0"], [], ["2001:db8::4"], True),
+        (["/ip4/127.0.0.1/tcp/0"], [], ["2001:db8::4"], False),  # as `up` does
+        (["/ip4/0.0.0.0/tcp/0"], [], [], False),
+        ([], [], ["2001:db8::4"], False),
     ],
 )
-def test_who_has_ipv6_alone_and_listens_on_ipv4_is_deaf(listens_on, sources, deaf):
-    assert is_deaf(listens_on, sources) is deaf
+def test_who_has_ipv6_alone_and_listens_on_ipv4_cannot_be_dialled(listens_on, announce, sources, undialable):
+    assert is_undialable(listens_on, announce, sources) is undialable

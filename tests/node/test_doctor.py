@@ -23,7 +23,7 @@ from node.config.budget_section import BudgetConfig
 from node.config.schema import load
 from node.doctor import examine, machine, network, peer_checks, router
 from node.doctor.finding import Finding, Model, Subject, unless_one_is_fine
-from node.system.addresses import DEAF, LISTEN_ON_IPV6
+from node.system.addresses import LISTEN_ON_IPV6, UNDIALABLE
 from node.system.run_dir import EPOCH
 
 RELAY = Identity(bytes(32)).peer_id
@@ -183,16 +183,16 @@ def test_kinds_of_addresses(subject, hosts, level, words):
 
 
 @pytest.mark.parametrize(
-    ("listen", "hosts", "deaf"),
+    ("listen", "hosts", "undialable"),
     [
         (("/ip4/0.0.0.0/tcp/0",), ["2600::1"], True),
         (("/ip6/::/tcp/4001",), ["2600::1"], False),
         (("/ip4/0.0.0.0/tcp/0",), ["192.168.1.5", "2600::1"], False),
     ],
 )
-def test_a_machine_with_ipv6_alone_has_to_listen_on_it(subject, listen, hosts, deaf):
+def test_a_machine_with_ipv6_alone_has_to_listen_on_it(subject, listen, hosts, undialable):
     finding = network.addresses(replace(subject, network=replace(subject.network, listen=listen)), hosts)
-    assert (DEAF in finding.seen, finding.fix == LISTEN_ON_IPV6) == (deaf, deaf)
+    assert (UNDIALABLE in finding.seen, finding.fix == LISTEN_ON_IPV6) == (undialable, undialable)
     forwarded = replace(subject.network, listen=listen, announce=("/ip6/2600::2/tcp/4001",))
     assert network.addresses(replace(subject, network=forwarded), hosts).level == "ok"
 

@@ -1,10 +1,10 @@
-"""A corpus is one flat array of bytes, whatever the user pointed at; a large one is memory-mapped.
+"""A corpus is one flat array of bytes, whatever the user pointed at; all but a small file are memory-mapped.
 
-A small file is read, and a large one mapped as it is. A folder's files, and those of Python's own standard library (the
-default: text that every machine has, with no download), are joined once into a flat file under the user's cache folder,
-under a name that changes with their list, sizes and times. Building writes a temporary name and renames it, so that
-nodes that start together may all build it and none sees half a file. Where the cache cannot be written, a nameless
-temporary file does.
+A small file of the user's is read, and a large one mapped as it is. A folder's files, and those of Python's own
+standard library (the default: text that every machine has, with no download), are joined once into a flat file under
+the user's cache folder, under a name that changes with their list, sizes and times. Building writes a temporary name
+and renames it, so that nodes that start together may all build it and none sees half a file. Where the cache cannot be
+written, a nameless temporary file does.
 """
 
 import hashlib
@@ -29,8 +29,8 @@ Corpus = npt.NDArray[np.uint8]
 """The bytes, (n,), read-only; mapped from a file where they are many."""
 
 READ_WHOLE = 16 << 20
-"""Largest file that is read and not mapped: one that is emptied or cut while it is mapped ends the process by SIGBUS,
-without a word. A node's memory does not miss so many bytes."""
+"""Largest file of the user's that is read and not mapped: one that is emptied or cut while it is mapped ends the
+process by SIGBUS, without a word. A node's memory does not miss so many bytes. In our cache nobody writes."""
 
 CACHED_CORPORA = 8
 """Joined files kept in the cache, the least recently built dropped first: one a data set that a person works with."""
@@ -55,7 +55,7 @@ def open_corpus(data: str | Path | None) -> Corpus:
         return _open_joined(_folder_files(path), "folder")
     if not stat.S_ISREG(mode):
         raise TaskError(f"data {str(path)!r} is neither a file nor a folder; {GIVE_DATA}")
-    return _map(path)
+    return _open_file(path)
 
 
 def open_domains(data: str | Path | None) -> tuple[Corpus, list[tuple[str, int]]]:
@@ -193,12 +193,17 @@ def _open_temporary(sources: Sequence[Source]) -> Corpus:
         raise TaskError(f"the data cannot be joined into one file ({error}); free some disk space") from error
 
 
-def _map(path: Path) -> Corpus:
+def _open_file(path: Path) -> Corpus:
     try:
         if 0 < path.stat().st_size <= READ_WHOLE and (found := path.read_bytes()):
             return np.frombuffer(found, dtype=np.uint8)
+        return _map(path)
+    except PermissionError as error:
+        raise TaskError(f"data {str(path)!r} may not be read by this user; change its permissions") from error
+
+
+def _map(path: Path) -> Corpus:
+    try:
         return np.memmap(path, dtype=np.uint8, mode="r")
     except ValueError as error:  # an empty file cannot be mapped
         raise TaskError(f"data {str(path)!r} is empty; {GIVE_DATA} with some bytes") from error
-    except PermissionError as error:
-        raise TaskError(f"data {str(path)!r} may not be read by this user; change its permissions") from error
