@@ -297,6 +297,12 @@ def _problems(request: PlanRequest, traffic: RoundTraffic, device: DeviceMemory,
             f"model as it travels: {_gb(max(snapshot, traffic.peak_bytes))} of {_gb(largest_blob())}, "
             "the network's bound: nobody can join late"
         )
+    if request.present < min(2, request.nodes):
+        there = request.nodes * request.availability
+        found.append(
+            f"members: {there:.2g} of {request.nodes} are there on average, so that each mostly trains alone; what is "
+            "foretold is of one that is always there"
+        )
     return found
 
 

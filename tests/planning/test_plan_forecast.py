@@ -68,6 +68,13 @@ def test_a_uplink_that_is_slow_binds_and_is_named():
     assert forecast(request(up=1e9)).binding.startswith("computing: ")
 
 
+def test_members_that_are_seldom_there_together_are_no_swarm():
+    found = forecast(request(nodes=2, availability=0.1, settings={"sync": {"f": 0}}))
+    assert found.binding.startswith("members: 0.2 of 2 are there on average")
+    together = (request(nodes=4, availability=0.5), request(nodes=1, availability=0.1))
+    assert not any(each.startswith("members: ") for asked in together for each in forecast(asked).problems)
+
+
 def test_what_does_not_fit_binds_before_everything():
     found = forecast(request(parameters=7e9, nodes=200))
     assert found.binding.startswith("device memory: ")
