@@ -2,6 +2,7 @@
 
 import shlex
 import tomllib
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -47,17 +48,17 @@ def export_options(task: str) -> list[str]:
     return ["--to", "hf", "--out", "model"] if task in OF_TRANSFORMERS else ["--out", "model.safetensors"]
 
 
-@lru_cache(maxsize=256)
 def _task_in(run: Path) -> str:
-    """The task's name in the settings of a run's first node; empty where none can be read. Pages ask every second, and
-    a run's task does not change."""
-    try:
-        for folder in node_dirs(run)[:1]:
-            task = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8")).get("task")
-            return str(task.get("name", "")) if isinstance(task, dict) else ""
-    except (OSError, ValueError, P2PTrainError):
-        pass
+    """The task's name in the settings of a run's first node; empty where none can be read, yet."""
+    with suppress(OSError, LookupError, TypeError, ValueError, P2PTrainError):
+        return _task_of(node_dirs(run)[0] / CONFIG)
     return ""
+
+
+@lru_cache(maxsize=256)
+def _task_of(settings: Path) -> str:
+    """The task's name in a file of settings, which does not change: pages ask every second. Errors are not kept."""
+    return str(tomllib.loads(settings.read_text(encoding="utf-8"))["task"]["name"])
 
 
 def of_swarm(folder: Path) -> bool:

@@ -233,7 +233,9 @@ def test_the_command_that_goes_on_is_the_one_of_who_made_the_folder(tmp_path: Pa
 def test_a_model_of_transformers_goes_home_as_a_folder(tmp_path: Path, settings: str, options: str) -> None:
     folder = tmp_path / "node-0"
     folder.mkdir()
+    assert commands((folder, ended("finished"))) == [f"export {folder} --out model.safetensors"], "not known yet"
     (folder / EVENTS).touch()
+    assert commands((folder, ended("finished"))) == [f"export {folder} --out model.safetensors"]
     (folder / CONFIG).write_text(settings)
     assert commands((folder, ended("finished"))) == [f"export {folder} {options}"]
     progress = NodeProgress("node-0", run_dir=str(folder))
