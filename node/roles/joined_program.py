@@ -21,6 +21,7 @@ from node.config.schema import Config  # noqa: E402
 from node.roles.joined import JoinedNode  # noqa: E402
 from node.roles.joined_process import NodeStart, NodeStarted, StepCounted  # noqa: E402
 from node.system.calls import Calls  # noqa: E402
+from node.system.interrupts import SOON_KILLED  # noqa: E402
 from node.system.tensor_channel import channel_on  # noqa: E402
 from node.training.remote_learner import Counters, RemoteLearner  # noqa: E402
 
@@ -94,7 +95,7 @@ class _Program:
 
 def main(arguments: list[str]) -> int:
     """Run the node until the caller lets go of it, and return the exit code."""
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *SOON_KILLED):
         signal.signal(ignored, signal.SIG_IGN)
     sys.setswitchinterval(gc_tuning.SWITCH_INTERVAL_S)
     free_memory.keep_little()

@@ -39,6 +39,7 @@ from node.roles.assembly import own_data
 from node.roles.trainer import main
 from node.system import gc_tuning
 from node.system.errors import EXIT_USAGE, RunError, translate
+from node.system.interrupts import SOON_KILLED
 from node.system.ranks import SiteProcess, site_process
 from p2ptrain import tasks
 from p2ptrain.tasks import Task, TaskError
@@ -322,7 +323,7 @@ def _welcomed(store: Store, rank: int) -> SiteStart:
 def _heed_no_signals() -> None:
     """Do nothing on signals, which reach all ranks: rank 0 still needs the others, to save the model. If it ends, they
     do."""
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *SOON_KILLED):
         signal.signal(ignored, _nothing)
 
 

@@ -31,6 +31,7 @@ from node.roles.task_check import check_task
 from node.system.calls import Calls
 from node.system.child_process import keep_from_children
 from node.system.errors import RunError, translate
+from node.system.interrupts import SOON_KILLED
 from node.system.tensor_channel import ChannelClosedError, channel_on
 from node.training.remote_learner import Counters, LearnerFacts, LearnerHost
 from node.training.remote_trainer import NO_ROOM, TrainerStart
@@ -134,7 +135,7 @@ def _told(error: BaseException) -> BaseException:
 def _leave_signals_to_the_node() -> None:
     """Do nothing on signals that reach all processes of a service, for the node still needs the model. What is forked
     here ends by SIGTERM, as multiprocessing and DataLoaders count on."""
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *SOON_KILLED):
         signal.signal(ignored, _nothing)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 

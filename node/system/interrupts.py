@@ -18,6 +18,10 @@ STARTING = ("up", "node")
 """Commands that start for seconds, and then listen by themselves. Others have something to put in order from the first:
 a half-made folder, a terminal."""
 
+SOON_KILLED = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGXCPU") if hasattr(signal, name))
+"""What batch systems send to a job some time before they kill it, where it asks for that or a soft limit of its time is
+used up: SLURM's `--signal=USR1@120`, LSF's USR2 and XCPU, Grid Engine's `-notify`, `s_rt` and `s_cpu`."""
+
 
 def at_once() -> None:
     """Let Ctrl-C end this process at once, without a message, from now on. A process that ignores SIGINT still does.

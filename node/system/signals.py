@@ -1,16 +1,23 @@
 """How a node is told to stop, and a command that has processes and folders of its own."""
 
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
 import trio
 
+from node.system.interrupts import SOON_KILLED
+
 ONE_WISH_S: Final = 0.5
 """Signals that come so soon after the first one are the same wish to stop. Who stops a process group, such as `timeout`
 or an init system, reaches each process directly, and again through `make` or our own supervisor. Chosen."""
+
+
+def unclaimed(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    """Return those of `numbers` that this process neither handles nor ignores: a task may have a use for one."""
+    return [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
 
 
 async def asked_again(signals: AsyncIterator[int]) -> None:
@@ -22,10 +29,10 @@ async def asked_again(signals: AsyncIterator[int]) -> None:
 
 
 async def until_signal(*, task_status: trio.TaskStatus[trio.Event]) -> None:
-    """Turn the first SIGINT, SIGTERM or SIGHUP (the terminal was closed; not under nohup) into an event. One that is a
-    second wish does what it does to any program, for a user who does not want to wait."""
+    """Turn the first SIGINT, SIGTERM, SIGHUP (the terminal was closed; not under nohup) or one of SOON_KILLED into an
+    event. One that is a second wish does what it does to any program, for a user who does not want to wait."""
     interrupted = trio.Event()
-    wanted = [signal.SIGINT, signal.SIGTERM]
+    wanted = [signal.SIGINT, signal.SIGTERM, *unclaimed(SOON_KILLED)]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         wanted.append(signal.SIGHUP)
     with trio.open_signal_receiver(*wanted) as signals:

@@ -144,11 +144,13 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_signals_save_the_model_and_it_goes_on(number: signal.Signals, tmp_path: Path) -> None:
     with node(tmp_path, *PACED, *APART, "--rounds", "1000") as program:
         program.hear_round(2)
-        trainer_of(program).send_signal(signal.SIGTERM)  # as systemd does: to all of a service
+        trainer_of(program).send_signal(
+            number if number == signal.SIGUSR1 else signal.SIGTERM
+        )  # to all, as systemd and SLURM do
         program.interrupt(number)
         assert program.end() == 130
         (written,) = program.heard("checkpoint")

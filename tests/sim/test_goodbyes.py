@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from sim_swarm import Member, swarm
 
 from node.roles.trainer import GOODBYE_S
+from node.system.interrupts import SOON_KILLED
 from node.system.signals import until_signal
 
 
@@ -42,7 +44,7 @@ async def test_a_neighbour_that_does_not_answer_holds_nobody_up(tmp_path: Path, 
         assert trio.current_time() - began < 2 * GOODBYE_S
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *SOON_KILLED])
 async def test_who_asks_twice_is_not_asked_for_patience(number: signal.Signals) -> None:
     found = signal.signal(number, signal.SIG_DFL)  # whoever runs the tests in the background ignores it
     try:
@@ -55,6 +57,21 @@ async def test_who_asks_twice_is_not_asked_for_patience(number: signal.Signals) 
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, found)
+
+
+async def test_a_signal_that_a_task_handles_stays_its_own() -> None:
+    heard: list[int] = []
+    found = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    try:
+        async with trio.open_nursery() as nursery:
+            stop = await nursery.start(until_signal)
+            signal.raise_signal(signal.SIGUSR1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert heard == [signal.SIGUSR1]
+            assert not stop.is_set()
+            nursery.cancel_scope.cancel()
+    finally:
+        signal.signal(signal.SIGUSR1, found)
 
 
 async def until_round(number: int, *members: Member) -> None:
