@@ -275,6 +275,7 @@ def opened(node_dir: Path, settle: Callable[[], None] | None, secrets: Iterable[
     """Lock a node's folder, have `settle` make it a member's, and open its log, which hides `secrets`. Raises
     P2PTrainError."""
     with folders.locked(node_dir):
+        folders.check_may_save(node_dir)
         if settle is not None:
             settle()
         with EventLog(node_dir / folders.EVENTS) as log:

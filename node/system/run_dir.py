@@ -133,6 +133,17 @@ def node_dir(run_dir: Path, name: str) -> Path:
     return run_dir / name
 
 
+def check_may_save(node_dir: Path) -> None:
+    """Raise RunError where no checkpoint can be written in a node's folder, before it trains for nothing: an earlier
+    start by another user made the folder of the checkpoints."""
+    folder = node_dir / CHECKPOINTS
+    if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+        raise RunError(
+            f"cannot write in {folder}, where the checkpoints go",
+            f"where another user made it, as sudo does: sudo chown -R USER {node_dir}; or give another --run-dir",
+        )
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[Path]:
     """Hold the folder for this process alone. RunError when another one holds it."""

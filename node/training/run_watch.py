@@ -108,7 +108,8 @@ class RunWatch:
         if skipped:
             self._tell_once(
                 "skipped",
-                f"{skipped} steps skipped: loss or gradient is not finite; lower train.learning_rate if it goes on",
+                f"{skipped} step{'s' * (skipped != 1)} skipped: loss or gradient is not finite; if it goes on, lower "
+                "train.learning_rate, or look for such values in the data",
             )
 
     def check_micro_batch(self, size: int | None) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from disk_crashes import failing_disk
 
+from node.events.log import opened
 from node.system import run_dir
 from node.system.errors import RunError, UsageError
 from node.system.run_dir import (
+    CHECKPOINTS,
     CONFIG,
     KeptSettings,
     fresh_run_dir,
@@ -78,6 +80,15 @@ def test_the_lock_is_let_go(tmp_path):
 def test_a_lock_in_a_missing_folder_is_one_clear_error(tmp_path):
     with pytest.raises(RunError, match="cannot write in"), locked(tmp_path / "none"):
         pass
+
+
+def test_checkpoints_of_another_user_end_a_start_before_it_trains(tmp_path, monkeypatch):
+    (tmp_path / CHECKPOINTS).mkdir()
+    with opened(tmp_path, None, ()):
+        pass
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / CHECKPOINTS)  # root may do anything
+    with pytest.raises(RunError, match=r"cannot write in .*checkpoint.*sudo chown -R USER"), opened(tmp_path, None, ()):
+        pytest.fail("it began")
 
 
 def test_a_file_in_the_way_is_named(tmp_path):
