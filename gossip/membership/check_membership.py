@@ -4,6 +4,8 @@ The checks are made in the order of the code; the first that fails is the reason
 certificate was parsed.
 """
 
+from typing import Final
+
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import PeerId
 from gossip.core.membership_limits import TOLERANCE_S
@@ -12,6 +14,9 @@ from gossip.membership.invite import Appointment, Role
 from gossip.membership.manifest import ManifestBody, Policy
 from gossip.membership.manifest_chain import ManifestChain
 from gossip.membership.roster import Roster
+
+NOT_BY_AN_ADMIN: Final = "granted by nobody who is an admin"
+"""The detail of FORGED where the certificate itself is sound: who signed it may have been an admin before."""
 
 
 def check_membership(
@@ -48,7 +53,7 @@ def _plain(peer: PeerId, terms: ManifestBody, roster: Roster) -> Role:
 
 def _check_chain(peer: PeerId, shown: Certificate, terms: ManifestBody) -> None:
     if shown.grant.admin not in terms.admins:
-        raise RemoteError(Reason.FORGED, "granted by nobody who is an admin")
+        raise RemoteError(Reason.FORGED, NOT_BY_AN_ADMIN)
     if shown.peer != peer:
         raise RemoteError(Reason.FORGED, "the certificate of another peer")
 

@@ -17,7 +17,7 @@ from gossip.core.ids import PeerId
 from gossip.core.membership_limits import MAX_CERTIFICATE_BYTES
 from gossip.core.wire import malformed, pack
 from gossip.membership.certificate import Certificate, SwarmClaim
-from gossip.membership.check_membership import expired
+from gossip.membership.check_membership import NOT_BY_AN_ADMIN, expired
 from gossip.membership.manifest import ManifestBody
 from gossip.membership.revocation import Revocation, parse_revocation
 from gossip.membership.roster import Roster
@@ -129,6 +129,9 @@ def ended_words(shown: Certificate | SwarmClaim, revocation: Revocation | None, 
             return f"your membership ended on {_moment(shown.grant.expires)}"
         began = _moment(shown.newest_time)
         return f"your membership begins on {began}, and this machine's clock says {_moment(int(now))}"
+    if error.detail == NOT_BY_AN_ADMIN and isinstance(shown, Certificate):
+        by = shown.grant.admin.hex()[:_SHOWN_DIGITS]
+        return f"your membership is void: {by}, who gave your invite, is no admin any more"
     if error.reason is Reason.USED_UP:
         return f"your membership does not hold: others have taken the place that your invite gave ({error.detail})"
     return f"your membership does not hold: {error}"

@@ -192,7 +192,11 @@ def proposed(before: "Manifest", manifest: "Manifest") -> list[str]:
     settings, members = _changes(before, manifest)
     lines = [f"version {manifest.version} of the swarm {before.terms.name} ({before.swarm.hex()}):"]
     lines += [f"  {name}: {old} -> {new}, from round {manifest.applies_at}" for name, (old, new) in settings.items()]
-    return lines + [f"  {name}: {old} -> {new}, at once" for name, (old, new) in members.items()]
+    lines += [f"  {name}: {old} -> {new}, at once" for name, (old, new) in members.items()]
+    for gone in sorted(set(before.terms.admins) - set(manifest.terms.admins)):
+        void = "who came by its invites is out, and whom it revoked is not"
+        lines.append(f"  all that {gone.hex()[:16]} signed is void, at once: {void}")
+    return lines
 
 
 def changed(outcome: "ChangeOutcome") -> Said:

@@ -1,7 +1,7 @@
 """What one that is sent away is told, and what it believes of that: an admin's word, and nobody else's."""
 
 import pytest
-from swarms import ADMIN, ADMINS, CHAIN, NOW, SWARM, Door, certificate, chain_of, invite, peer
+from swarms import ADMIN, ADMINS, CHAIN, NOW, SWARM, Door, after, certificate, chain_of, invite, peer
 
 from gossip.core.errors import Reason, RemoteError
 from gossip.membership import (
@@ -10,6 +10,7 @@ from gossip.membership import (
     MembershipAdmission,
     Roster,
     pack_item,
+    pack_manifests,
     revoke_grant,
     revoke_peer,
 )
@@ -75,6 +76,17 @@ def test_one_that_is_revoked_is_shown_the_admin_s_word_and_knows_it_for_good(of:
     assert heard == [(C.peer_id, Reason.REVOKED, True)]
     assert learned == [pack_item(out)]
     assert not [item for item in admission.roster.revocations if item != out]
+
+
+def test_whose_admin_was_removed_is_told_that() -> None:
+    """Nothing about it was forged, which is the reason's name."""
+    chain = chain_of()
+    admission = member(certificate(A), chain)
+    admission.apply_manifests(pack_manifests((after(chain, ADMIN, admins=(ADMIN, ADMINS[1])),)))
+    assert admission.ended() is None
+    admission.apply_manifests(pack_manifests((after(chain, ADMINS[1], admins=(ADMINS[1],)),)))
+    by = ADMIN.public_key.hex()[:16]
+    assert admission.ended() == f"your membership is void: {by}, who gave your invite, is no admin any more"
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,16 @@ def test_nothing_that_a_proposal_changes_stays_untold(
     assert any(each.endswith(line) for each in told)
 
 
+def test_a_proposal_that_removes_an_admin_says_what_goes_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = newest(shared(tmp_path, capsys)).newest
+    gone, stays = last.terms.admins
+    told = proposed(last, next_version(last, replace(last.terms, admins=(stays,), threshold=1), applies_at=0))
+    void = "who came by its invites is out, and whom it revoked is not"
+    assert f"  all that {gone.hex()[:16]} signed is void, at once: {void}" in told
+
+
 def test_a_proposal_that_delays_all_later_settings_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     last = newest(shared(tmp_path, capsys)).newest
     told = proposed(last, next_version(last, replace(last.terms, max_members=9), applies_at=10**9))
