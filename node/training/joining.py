@@ -275,6 +275,7 @@ async def _rejoin(node: Node, vote: Vote, entering_above: int | None, *, least: 
     node.inner.replace(theta_d, at_step=node.config.train.first_step(entered))
     node.state.enter_round(entered)
     node.journal.emit(Joined(round=entered, donors=len(donors), peers=sorted(donors)))
+    node.watch.note_joined(entered)
     if len(donors) <= node.config.sync.f:
         there, f = len(node.service.neighbours()), node.config.sync.f
         message = f"took the model of {len(donors)} of {there} neighbours, of which f = {f} may lie"

@@ -1,6 +1,7 @@
 """A node's warnings to its operator: each is given once when a problem begins and once when it is over."""
 
 import math
+from collections import deque
 
 from gossip.service import GossipService
 from node.events.event_types import WarningEvent
@@ -17,6 +18,13 @@ neighbour whose codec this node lacks, and a single one may be cut short."""
 
 SETTLED_ROUNDS = 10
 """Rounds before a warning of too few members: as many as before one of late updates (in_time.LEAST_ROUNDS). Chosen."""
+
+JOINS_TOLD = 4
+"""Times that a node takes its neighbours' model within JOINS_WITHIN rounds, after which it warns. Chosen: once at the
+start, and once after an outage, are as it should be."""
+
+JOINS_WITHIN = 100
+"""Measured: a node with a tenth of the others' CPU did so every 12 rounds."""
 
 
 def may_roll_back(service: GossipService, state: RunState) -> bool:
@@ -56,6 +64,8 @@ class RunWatch:
         self._margin_looks = 0
         self._micro_batch: int | None = state.config.node.micro_batch or None
         """Examples at a time, as last reported."""
+        self._joined: deque[int] = deque(maxlen=JOINS_TOLD)
+        """Rounds at which it took the neighbours' model lately."""
         self._told: set[str] = set()
         """Topics of the warnings that are given once in a run."""
 
@@ -146,6 +156,18 @@ class RunWatch:
         if refused >= REFUSED_TOLD and not self._counts.deltas:
             self._tell_once(
                 "refused", f"none of the {refused} updates of neighbours so far could be taken: this node learns alone"
+            )
+
+    def note_joined(self, entered: int) -> None:
+        """Warn once when the node takes its neighbours' model again and again: nothing that it trains is used then."""
+        self._joined.append(entered)
+        within = entered - self._joined[0]
+        if len(self._joined) == JOINS_TOLD and within <= JOINS_WITHIN:
+            self._tell_once(
+                "joined",
+                f"fell behind and took the neighbours' model {JOINS_TOLD} times within {within} rounds: they refuse "
+                "updates of who begins anew so often; if this machine is slower than theirs, set node.pace=dylu on "
+                "all; else see p2ptrain doctor",
             )
 
     def _tell_once(self, what: str, message: str) -> None:

@@ -170,3 +170,21 @@ def test_an_operator_is_told_once_that_most_train_without_the_node() -> None:
     (warning,) = told
     assert "3 of 3 neighbours are 50 rounds or more behind, and train without this node" in warning.message
     assert "this node takes their model once that has lasted" in warning.message
+
+
+@pytest.mark.parametrize(("rounds", "told"), [((5, 114, 128, 138, 148), True), ((5, 60, 114, 160, 300), False)])
+def test_an_operator_is_told_once_that_the_node_falls_behind_again_and_again(
+    rounds: tuple[int, ...], told: bool
+) -> None:
+    heard: list[WarningEvent] = []
+    watch = RunWatch(
+        journal=cast(Any, SimpleNamespace(emit=heard.append)),
+        service=cast(Any, None),
+        state=state_in(70),
+        counts=cast(Any, None),
+        needed_members=3,
+        promises=True,
+    )
+    for entered in (*rounds, *(rounds[-1] + 10 * at for at in range(1, 3))):
+        watch.note_joined(entered)
+    assert ["node.pace=dylu" in each.message for each in heard] == [True] * told
