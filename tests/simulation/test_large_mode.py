@@ -13,7 +13,7 @@ import pytest
 from simulated import FAITHFUL, LIBRARY
 
 from gossip.core.envelope import Scope
-from gossip.core.ids import RunId, SwarmId
+from gossip.core.ids import PeerId, RunId, SwarmId
 from node.simulation.large.large import play_large
 from node.simulation.large.payload_times import Receiver, exchange_s
 from node.simulation.large.ring_graph import RingGraph
@@ -210,6 +210,24 @@ device = "card"
         assert node.global_step < 12 * 3
         assert node.told.loss < others + 0.1
     assert (back.starts, late.starts) == (2, 1)
+
+
+@pytest.mark.parametrize(("sets", "members"), [((), 4), (("sync.aggregator=mean",), 5), (("sync.f=0",), 6)])
+def test_of_those_far_ahead_as_many_are_members_as_in_the_engine(tmp_path, sets, members):
+    """Two of six neighbours claim to be far ahead of all others: a round before any was held against liars."""
+    swarm = play_large(scenario(tmp_path, "", *sets)).swarm
+    me = swarm.nodes[0]
+    far = list(me.around)[:2]
+    for node in (me, *me.around):
+        node.round, node.arrived, node.announced = (40, 39, 39) if node in far else (6, 5, 5)
+    names = {PeerId(node.name) for node in far}
+    withstood, degree = names <= me.stood_with, len(names) + len(me.around) - len(far)
+    me.stood_with -= names
+    before = len(swarm._standing(me).staleness)
+    me.stood_with |= names
+    after = len(swarm._standing(me).staleness)
+    assert (withstood, degree) == (members != 5, 6), "under a plain mean no round withstands a liar"
+    assert (before, after) == (members, max(5, members))
 
 
 def test_of_those_who_may_join_later_the_others_are_there_from_the_start(tmp_path):

@@ -36,7 +36,7 @@ from node.simulation.scenario_file import LoadedScenario
 from node.simulation.seeded_generators import seeded_generators
 from node.simulation.sessions import intervals
 from node.system.errors import UsageError
-from p2ptrain import attacks, tasks
+from p2ptrain import aggregate, attacks, tasks
 from p2ptrain.attacks import ModelAttack, VectorAttack
 from p2ptrain.step_normalization.unnormalized import Unnormalized
 from p2ptrain.sync import GOSSIP, SharesEstimates, SyncConfig, SyncStrategy, build, liar_of
@@ -216,6 +216,7 @@ def _swarm(loaded: LoadedScenario, folder: Path | None, files: ExitStack) -> Lar
             told=Observations(Path()),
             rng=rng_of(scenario.seed, name, "device"),
             lied=group.byzantine,
+            withstands=_withstands(configs[group.name]),
         )
         for index, (name, group) in enumerate(members.items())
     ]
@@ -246,6 +247,10 @@ def _sync(
         raise UsageError(what, "use mode = 'faithful'")
     seed = rng_of(loaded.scenario.seed, name, "attack").getrandbits(62)
     return liar_of(sync, attack, generator=torch.Generator().manual_seed(seed), from_round=config.attack.from_round)
+
+
+def _withstands(config: Config) -> bool:
+    return aggregate.get(config.sync.aggregator, f=config.sync.f, **config.sync.rule_options()).f >= config.sync.f
 
 
 def _device(scenario: Scenario, name: str | None) -> DeviceClass:

@@ -44,6 +44,8 @@ class LargeNode:
     told: Observations
     rng: random.Random
     lied: bool = False
+    withstands: bool = True
+    """Whether rounds of enough members withstand the liars that its configuration has."""
 
     present: bool = False
     started: bool = False
@@ -78,6 +80,8 @@ class LargeNode:
     """The neighbours, in order."""
     around_ids: Sequence[PeerId] = ()
     """Their names."""
+    stood_with: set[PeerId] = field(default_factory=set)
+    """Members of rounds that withstood the liars. All of them: nobody has more neighbours than its ring gives it."""
     receivers: Sequence[Receiver] = ()
     """What a payload's way to each of them is."""
     corrections: list[torch.Tensor] = field(default_factory=list)

@@ -290,7 +290,16 @@ class LargeSwarm:
 
     def _standing(self, node: LargeNode) -> Standing:
         applied = dict(zip(node.around_ids, [other.arrived for other in node.around], strict=True))
-        return standing(node.round, applied, node.config.network.max_staleness, swarm=self._swarm_round(node))
+        liars = node.config.sync.f
+        few = not node.stood_with and len(applied) <= liars
+        return standing(
+            node.round,
+            applied,
+            node.config.network.max_staleness,
+            liars=liars,
+            trusted=applied if few or not node.withstands else node.stood_with,
+            swarm=self._swarm_round(node),
+        )
 
     def _swarm_round(self, node: LargeNode) -> int | None:
         said = dict(zip(node.around_ids, [other.announced for other in node.around], strict=True))
@@ -319,6 +328,8 @@ class LargeSwarm:
         degrees = {name: len(self._by_name[name].neighbours) for name in staleness}
         shares = metropolis_shares(len(node.neighbours), degrees)
         result = node.sync.aggregate(node.open.theta_d, staleness, round=node.round, shares=shares)
+        if result.robust:
+            node.stood_with.update(seen.staleness)
         if node.neighbours:
             node.deadline.learn(now - node.open.began_s)
         node.corrections.append(result.correction_d)
