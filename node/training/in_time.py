@@ -156,13 +156,18 @@ class FarBehind:
     def __init__(self) -> None:
         self._first: dict[PeerId, int] = {}
         """The round in which each was first seen behind: of those that still are."""
+        self._lead: dict[PeerId, int] = {}
+        """By how many rounds each of them was behind at the last look."""
 
     def look(self, mine: int, theirs: Mapping[PeerId, int | None], max_staleness: int) -> Apart:
         """Return who is how far behind. `theirs`: the round that each neighbour has announced; None: none yet. Who has
-        announced none since it was first seen behind does not count: it may be stopped, or its connection dead."""
+        announced none since it was first seen behind does not count: it may be stopped, or its connection dead. Nor
+        does who is less far behind than at the last look: it was held up, and is catching up."""
         behind = {peer: at for peer, at in theirs.items() if at is not None and mine - at > max_staleness}
         self._first = {peer: self._first.get(peer, at) for peer, at in behind.items()}
-        rounds = [mine - at for peer, at in behind.items() if at > self._first[peer]]
+        lead, self._lead = self._lead, {peer: mine - at for peer, at in behind.items()}
+        stays = {peer for peer, rounds in self._lead.items() if rounds >= lead.get(peer, rounds)}
+        rounds = [mine - at for peer, at in behind.items() if at > self._first[peer] and peer in stays]
         return Apart(behind=len(rounds), neighbours=len(theirs), rounds=min(rounds, default=0))
 
 

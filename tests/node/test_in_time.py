@@ -131,9 +131,15 @@ def test_a_swarm_says_once_what_all_its_nodes_warn_of(about):
 def seen(mine: int, *looks: list[int | None]) -> Apart:
     """What the last of some looks at the neighbours' rounds finds."""
     it = FarBehind()
-    for rounds in looks:
-        found = it.look(mine, {PeerId(f"peer-{place}"): at for place, at in enumerate(rounds)}, 4)
+    for since, rounds in enumerate(looks, start=1 - len(looks)):
+        found = it.look(mine + since, {PeerId(f"peer-{place}"): at for place, at in enumerate(rounds)}, 4)
     return found
+
+
+def test_who_catches_up_does_not_train_apart():
+    """Half of a swarm was stopped for a while: it is behind as it goes on, and level some seconds later."""
+    assert not seen(71, [60], [62], [65]).most
+    assert seen(71, [60], [61], [62]).most
 
 
 def test_who_trains_apart_is_told_how_to_train_with_the_others():
