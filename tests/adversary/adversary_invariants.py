@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from adversary_scenario import ALL_BACK, FIRST_ALONE, LAYERS
+from adversary_scenario import ALL_BACK, FIRST_ALONE, LAYERS, UNLIKE
 from adversary_stage import Life, Stage
 
 from gossip.core.ids import PeerId
@@ -157,6 +157,8 @@ class Watch:
 
 def went_back(stage: Stage, life: Life) -> bool:
     """Whether this is a first one that was alone, and has joined the others, who came later."""
+    if stage.scenario.kind in UNLIKE:  # or a fast one that had the others behind it, who keep up all the same
+        return any("trained behind this node" in event["message"] for event in life.member.told("warning"))
     first = stage.scenario.kind in FIRST_ALONE | ALL_BACK and life.number == 0
     return first and any(event["at"] > stage.scenario.moment for event in life.member.told("joined"))
 
@@ -280,6 +282,8 @@ def _adoptions(stage: Stage, found: Violations) -> None:
 def _first_alone(stage: Stage, found: Violations) -> None:
     """Who was alone before all others came trains with them in the end, and has gone back once, or was caught up."""
     for life in stage.lives:
+        if stage.scenario.kind in UNLIKE and life.ends and is_alone(stage, life):
+            found.add("alone", f"{life.member.name} has closed rounds without the others, who were still there")
         if stage.scenario.kind in ALL_BACK and life.ends and not _is_among_others(stage, life):
             found.add("alone", f"{life.member.name} has closed its last rounds without the others")
         caught_up = _was_caught_up(stage, life)
@@ -302,6 +306,24 @@ def _is_among_others(stage: Stage, life: Life) -> bool:
     honest = {str(peer) for peer in stage.honest_peers}
     last = life.member.told("round")[-2 * LAST_ROUNDS : -LAST_ROUNDS]
     return all(len(honest.intersection(event["staleness"])) >= COMPANY_SHARE * (len(honest) - 1) for event in last)
+
+
+def first_ends(stage: Stage) -> float:
+    """When the first of the pace of most had closed its last round. Others train on, and have fewer and fewer."""
+    parts = stage.scenario.parts
+    of_most = [life for life in stage.lives if life.ends and parts[life.number].slowness == 1.0]
+    return min(life.member.told("round")[-1]["at"] for life in of_most if life.member.told("round"))
+
+
+def is_alone(stage: Stage, life: Life) -> bool:
+    """Whether one of unlike nodes, of the pace of most, had too few others to withstand the liars in the last rounds in
+    which these were there. Who is faster or slower is told that it is."""
+    if stage.scenario.parts[life.number].slowness != 1.0:
+        return False
+    honest = {str(peer) for peer in stage.honest_peers}
+    rounds = [event for event in life.member.told("round") if event["at"] <= first_ends(stage)]
+    here = [len(honest.intersection(event["staleness"])) for event in rounds[-LAST_ROUNDS:]]
+    return len(rounds) >= LAST_ROUNDS and fmean(here) < 2 * stage.scenario.f
 
 
 def _shifts(stage: Stage, found: Violations) -> None:
@@ -346,6 +368,8 @@ def _company(stage: Stage, clean: Clean, found: Violations) -> None:
     for life in stage.lives:
         there = company_of(stage, life)
         held = life.role == "trainer" and not (scarce and life.began) and not _was_caught_up(stage, life)
+        if scenario.kind in UNLIKE and scenario.parts[life.number].slowness < 1.0:
+            continue  # known: a liar that is as far ahead is its quorum, so that it runs on without the others
         if held and there is not None and there < least:
             found.add(
                 "deserted", f"{life.member.name} closes rounds with {there:.1f} honest members, of {clean.company:.1f}"
@@ -358,6 +382,8 @@ def company_of(stage: Stage, life: Life) -> float | None:
     rounds = life.member.told("round")
     if stage.scenario.kind in ALL_BACK:
         rounds = [event for event in rounds if event["at"] > max(other.began for other in stage.lives)]
+    elif stage.scenario.kind in UNLIKE:
+        rounds = [event for event in rounds if event["at"] <= first_ends(stage)]
     elif went_back(stage, life):
         rounds = [event for event in rounds if event["at"] > life.member.told("joined")[0]["at"]]
     return fmean(len(honest.intersection(event["staleness"])) for event in rounds) if len(rounds) >= 5 else None

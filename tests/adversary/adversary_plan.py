@@ -24,8 +24,9 @@ import moves_payloads
 import moves_regions
 import moves_statements
 import moves_sums
+import moves_unlike
 from adversary_move import MOVES, Move, draw_move
-from adversary_scenario import KINDS, LATER, Scenario, draw_scenario
+from adversary_scenario import KINDS, LATER, UNLIKE, Scenario, draw_scenario
 
 FILES: Final = (
     moves_answers,
@@ -41,6 +42,7 @@ FILES: Final = (
     moves_regions,
     moves_statements,
     moves_sums,
+    moves_unlike,
 )
 """Imported for what they register."""
 
@@ -117,7 +119,8 @@ def _belongs_to(among: Set[str]) -> str:
 def _due(seed: int) -> tuple[str, ...]:
     """Of the moves that fit its scenario those that no seed before it has had to draw for longest."""
     if _kind_of(seed) in LATER:
-        return tuple(sorted(kind for kind, spec in MOVES.items() if _belongs_to(spec.among) == _kind_of(seed)))
+        due_all = tuple(sorted(kind for kind, spec in MOVES.items() if _belongs_to(spec.among) == _kind_of(seed)))
+        return due_all if _kind_of(seed) not in UNLIKE else due_all[seed % len(due_all) :][:1]
     queue = sorted(kind for kind, spec in MOVES.items() if not spec.among <= LATER.keys())
     random.Random(0).shuffle(queue)
     due: list[str] = []

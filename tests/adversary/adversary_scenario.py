@@ -80,6 +80,10 @@ ALL_BACK: Final = frozenset({"all_back"})
 """And one: all honest nodes are killed at once, and come back one after another, each further behind the first than
 any may be."""
 
+UNLIKE: Final = frozenset({"unlike"})
+"""And one: honest nodes of unlike speed, of which some pause, some are restarted with their checkpoint or without it,
+and one or two come late; the hostile ones say rounds far from theirs."""
+
 SAYS_SHIFT: Final = 1
 """Number of that one."""
 
@@ -96,6 +100,7 @@ LATER: Final = {
     "statistics": 10000,
     "first_alone": 11000,
     "all_back": 12000,
+    "unlike": 13000,
 }
 """Kinds by their first seeds; those after it are of the same kind, up to the next."""
 
@@ -122,6 +127,12 @@ GAP_S: Final = 80.0
 
 ALL_BACK_ROUNDS: Final = 28
 """Of a run in which they do: the last one is back with half of them left."""
+
+UNLIKE_ROUNDS: Final = 26
+"""Of a run of nodes that are unlike: all of their changes are over by half of it, at the pace of the fastest."""
+
+UNLIKE_S: Final = 90.0
+"""When most of them change."""
 
 FIRST_ALONE_ROUNDS: Final = 24
 """Of a run with such a first one: the others serve eight before it goes back, and then all are together."""
@@ -157,6 +168,45 @@ MOMENTUM: Final = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one of the honest does where they are unlike. `slowness`: seconds a step, of STEP_SECONDS. `pauses`: from
+    when until when. Times are virtual seconds."""
+
+    slowness: float
+    comes_at: float = 0.0
+    leaves_at: float | None = None
+    away_s: float = 0.0
+    killed: bool = False
+    forgets: bool = False
+    """Whether its checkpoints are gone as it comes back."""
+    pauses: tuple[float, float] | None = None
+
+
+def draw_parts(honest: int, rng: random.Random) -> tuple[Part, ...]:
+    """Unlike ones. Most are of one pace, so that there is a swarm to come back to, and the first two of these stay. Of
+    several that are faster these would be a swarm of their own."""
+    parts = [Part(slowness=1.0) for _ in range(honest)]
+    changing = list(range(2, honest))
+    rng.shuffle(changing)
+    for number in changing[: (honest - 1) // 3]:
+        parts[number] = Part(slowness=rng.choice([1.0, 1.5, 3.0]))
+    if rng.random() < 0.5:
+        parts[changing[-1]] = Part(slowness=0.5)
+    for number in changing[: rng.randint(1, len(changing))]:
+        leaves_at, away_s = round(rng.uniform(30.0, 130.0), 1), round(rng.uniform(2.0, 90.0), 1)
+        match rng.choice(["killed", "stopped", "forgets", "pauses"]):
+            case "pauses":
+                change: dict[str, Any] = {"pauses": (leaves_at, leaves_at + away_s)}
+            case how:
+                change = {"leaves_at": leaves_at, "away_s": away_s, "killed": how != "stopped"}
+                change |= {"forgets": how == "forgets"}
+        parts[number] = replace(parts[number], **change)
+    for number in range(honest - rng.randint(0, 2), honest):
+        parts[number] = Part(slowness=parts[number].slowness, comes_at=round(rng.uniform(40.0, 120.0), 1))
+    return tuple(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scenario:
     """One arrangement of honest nodes."""
 
@@ -180,6 +230,13 @@ class Scenario:
     """Whether who leaves is killed, or stopped with a checkpoint and a goodbye."""
     leaves_at: float = 65.0
     away_s: float = 30.0
+    drawn_by: int = 0
+    """The seed of what each of the honest does, where they are unlike."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What each of the honest does, where they are unlike."""
+        return draw_parts(self.honest, random.Random(self.drawn_by))
 
     @property
     def clean(self) -> Self:
@@ -199,6 +256,8 @@ class Scenario:
             return FIRST_ALONE_S
         if self.kind in ALL_BACK:
             return COMES_AT + GAP_S
+        if self.kind in UNLIKE:
+            return UNLIKE_S
         moments = {"resume": self.leaves_at + self.away_s, "end": LEAST_S - ROUND_S, "steady": 10 * ROUND_S}
         return COMES_AT if self.late else moments.get(self.kind, 0.0)
 
@@ -278,6 +337,10 @@ def draw_scenario(kind: str, rng: random.Random, seed: int) -> Scenario:
         shape |= {"honest": 5, "f": 1}
     if kind in ALL_BACK:
         shape |= {"honest": 4, "f": 1, "rounds": ALL_BACK_ROUNDS}
+    if kind in UNLIKE:
+        honest = rng.randint(5, 9)
+        shape |= {"honest": honest, "f": 2 if honest > 7 and rng.random() < 0.5 else 1, "rounds": UNLIKE_ROUNDS}
+        shape |= {"degree": 8 if honest < 8 else 10, "drawn_by": rng.randrange(1 << 16)}
     if kind in FIRST_ALONE:
         shape |= {"rounds": FIRST_ALONE_ROUNDS}
     if kind == "open":

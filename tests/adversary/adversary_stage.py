@@ -5,6 +5,7 @@ Hostile nodes see through everything (models, rounds, addresses), as the stronge
 """
 
 import random
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,6 +33,8 @@ from adversary_scenario import (
     SHIFTS,
     STATISTICS,
     STEP_SECONDS,
+    UNLIKE,
+    Part,
     Scenario,
 )
 from hostile_chain import Vector
@@ -119,9 +122,9 @@ def _statistics(mean: float, count: float = 50.0) -> bytes:
     ).encode()
 
 
-def _machine(number: int) -> DeviceState:
+def _machine(away: tuple[float, float]) -> DeviceState:
     """What a node that pauses reads: it is off its charger while it is away."""
-    now, (begins, ends) = trio.current_time(), AWAY[number]
+    now, (begins, ends) = trio.current_time(), away
     return DeviceState(now=now, battery=Battery(percent=100.0, plugged=not begins <= now < ends))
 
 
@@ -166,6 +169,9 @@ class Stage:
     async def play(self) -> None:
         """Start everybody as the scenario says, and wait until all that are to end have."""
         scenario = self.scenario
+        if scenario.kind in UNLIKE:
+            await self._play_parts()
+            return
         if scenario.kind == "bootstrap":
             await self._start_bootstrap()
         early = scenario.honest - scenario.late
@@ -207,6 +213,37 @@ class Stage:
         for number in range(self.scenario.honest):
             await self._start(number, wait_for=0)
             await trio.sleep(GAP_S)
+
+    async def _play_parts(self) -> None:
+        """Each of the honest as its part says. All that are there from the first on begin before anybody changes."""
+        parts = self.scenario.parts
+        early = [number for number, part in enumerate(parts) if not part.comes_at]
+        for number in early:
+            await self._start(number, wait_for=len(early) - 1)
+        async with trio.open_nursery() as nursery:
+            for number, part in enumerate(parts):
+                nursery.start_soon(self._play_part, number, part)
+        for life in self.lives:
+            await life.member.done.wait()
+
+    async def _play_part(self, number: int, part: Part) -> None:
+        if part.comes_at:
+            await trio.sleep_until(part.comes_at)
+            await self._start(number, wait_for=1)
+        if part.leaves_at is None:
+            return
+        await trio.sleep_until(part.leaves_at)
+        life = next(life for life in self.lives if life.number == number)
+        life.ends = False
+        if part.killed:
+            life.member.kill()
+        else:
+            life.member.stop.set()
+        await life.member.done.wait()
+        if part.forgets:
+            shutil.rmtree(life.member.folder / "checkpoint", ignore_errors=True)
+        await trio.sleep(part.away_s)
+        await self._start(number, wait_for=1)
 
     def extreme_statistics(self) -> bytes:
         """What a liar states of its data: the end of the range for all inputs, of a crowd."""
@@ -254,14 +291,15 @@ class Stage:
                 self.network.set_link(key_of(name).peer_id, life.peer, FAR)
         sections = {section: dict(keys) for section, keys in self.scenario.sections.items()}
         sections["node"] |= {"shard_index": number, "shard_count": self.scenario.honest + 1, "role": role}
-        sections["node"]["checkpoint_every"] = 2 if self.scenario.kind in {"resume", *ALL_BACK} else 0
+        sections["node"]["checkpoint_every"] = 2 if self.scenario.kind in {"resume", *ALL_BACK, *UNLIKE} else 0
         if self.scenario.has_regions:
             sections["node"]["region"] = self.scenario.region_of(number)
             wait_for = min(wait_for, self.scenario.honest // 2 - 1)
         if role == "observer":
             sections["train"]["eval_every"] = 5
-        pauses = number in AWAY and self.scenario.kind in PAUSES
-        if pauses:
+        part = self.scenario.parts[number] if self.scenario.kind in UNLIKE else None
+        away = AWAY.get(number) if self.scenario.kind in PAUSES else None if part is None else part.pauses
+        if away is not None:
             sections["participation"] = {"policy": ["plugged"], "calm_s": 1.0}
         if self.scenario.kind in SHIFTS:
             sections["shift"] = {"detector": "page_hinkley", "settle": 1, "examples": 16}
@@ -282,10 +320,10 @@ class Stage:
         member = await self._swarm.start(
             name,
             wait_for=wait_for,
-            step_seconds=STEP_SECONDS,
+            step_seconds=STEP_SECONDS * (1.0 if part is None else part.slowness),
             change=change,
             peers=self._known(name),
-            machine=partial(_machine, number) if pauses else None,
+            machine=None if away is None else partial(_machine, away),
             **sections,
         )
         life = Life(

@@ -59,6 +59,8 @@ DEFAULT_SEEDS = (
     11013,
     12000,
     12001,
+    13005,
+    13018,
 )
 """Few that together draw all there is; `make soak` plays the first 500, and meetings of the next 300."""
 
