@@ -896,6 +896,11 @@ class Engine:
         few = not self.outvoted_liars and len(seated) <= self._liars
         return seated.keys() if few or not self._withstands else self._stood_with.keys()
 
+    @property
+    def has_withstood_liars(self) -> bool:
+        """Whether rounds of this run were held against the liars, and such rounds withstand them."""
+        return self.outvoted_liars and self._withstands
+
     def paused(self, round: int, now: float) -> frozenset[PeerId]:
         """Return the neighbours that are not waited for: those that have said that they are paused, and have not
         announced this round, and those that we have chosen not to wait for."""

@@ -4,6 +4,7 @@ A round is kept open as long as an exchange takes (exchange_times.py), whatever 
 earlier ends before anybody's update can be here, and its node gets ahead of the updates of all the others.
 """
 
+import math
 from collections import deque
 from typing import Final, Literal
 
@@ -61,8 +62,11 @@ class RoundCloser:
 
         Updates are expected from any neighbour that delivers, however far behind. So a node that ran ahead while it was
         alone goes more slowly than the others until they have caught up: their rounds end at a quorum, after one
-        exchange."""
-        if self._standing(round).staleness or self._anybody_delivers() or self._newly_met():
+        exchange. Where these take longer, as it computes faster, it waits for as long as a round may last."""
+        standing = self._standing(round)
+        if self._leaves_the_others(standing):
+            return self._longest
+        if standing.staleness or self._anybody_delivers() or self._newly_met():
             return self._exchange_patience()
         delivered = self._exchanges.seconds(quorum=self._quorum, liars=self._context.liars, delivered=True)
         return min(self._longest, delivered or 0.0)
@@ -82,11 +86,12 @@ class RoundCloser:
         """Wait for the end of one round; return it."""
         started = trio.current_time()
         closed_by: Literal["quorum", "deadline", "alone"] = "deadline"
+        is_held = self._leaves_the_others(self._standing(round))
         with trio.move_on_after(self._deadline.seconds(at_most_s, at_least=self.patience(round))):
             closed_by = await self._enough(round)
         seconds = trio.current_time() - started
         self._closed_at.append(trio.current_time())
-        if closed_by != "alone":
+        if closed_by != "alone" and not is_held:  # nor is it learned from rounds in which nobody was to be waited for
             self._deadline.learn(seconds)
         self._context.engine.round_closed()
         standing = self._standing(round)
@@ -114,7 +119,20 @@ class RoundCloser:
     def _is_quorum(self, standing: Standing, round: int) -> bool:
         if not standing.quorum_reached(self._quorum):  # nor with what is due, which takes longer to find out
             return False
+        if self._leaves_the_others(standing):
+            return False
         return standing.quorum_reached(self._quorum, due=self._due(round, standing))
+
+    def _leaves_the_others(self, standing: Standing) -> bool:
+        """Return whether all that keep up with us may be liars, or none does, while more than may lie deliver behind
+        us. Such a round averages nothing, and with each we are further ahead: it is held for as long as any. Updates
+        count since as many rounds of ours as members may be behind: one that died is not waited for."""
+        context = self._context
+        if not context.engine.has_withstood_liars or len(standing.staleness) > context.liars:
+            return False
+        rounds = max(1, self._max_staleness)
+        since = self._closed_at[-rounds] if len(self._closed_at) >= rounds else -math.inf
+        return sum(self._exchanges.delivers(peer, since) for peer in standing.behind) > context.liars
 
     def _standing(self, round: int) -> Standing:
         return self._context.engine.standing(round, trio.current_time())

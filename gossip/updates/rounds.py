@@ -6,7 +6,8 @@ closes at a quorum of fresh among the live ones, or at the deadline. One that ha
 (announced_pauses.py) is not waited for: it belongs to the round as before, and does not count in the quorum's
 denominator, unless it is fresh. So a neighbour that died costs a few deadlines, and then nothing, because it is too
 stale to be live. With neighbours but no live one we wait for the deadline: a node that ran ahead of all others must not
-run further.
+run further. Nor must one that has none left beside it but as many as may lie, where rounds withstood these before, and
+more than these deliver behind it: a liar that keeps up with a fast node would take it out of the swarm for good.
 
 A neighbour that is too stale here, but has announced our round and delivers, is *due*: it keeps up, and the exchange
 does not. It counts in the quorum's denominator. Otherwise every neighbour whose updates pile up would make the quorum
@@ -44,7 +45,8 @@ itself, half of all rounds would be cut short, and each cut would lower the next
 class Standing:
     """The members of a round: staleness in rounds of each live neighbour, how many are fresh, how many neighbours have
     yet to announce anything, and how many are paused: of all neighbours, and of the live and the arriving ones. Only
-    these two depend on pauses. `beyond`: those that are too far ahead to count."""
+    these two depend on pauses. `beyond`, `behind`: those that are too far ahead to count, and too far behind
+    and not paused."""
 
     staleness: dict[PeerId, int]
     fresh: int
@@ -53,6 +55,7 @@ class Standing:
     paused: int = 0
     excused: int = 0
     beyond: frozenset[PeerId] = frozenset()
+    behind: frozenset[PeerId] = frozenset()
 
     @property
     def awaits_nobody(self) -> bool:
@@ -108,6 +111,7 @@ def standing(
         paused=len(absent),
         excused=len(absent & (live.keys() | arriving)),
         beyond=frozenset(beyond),
+        behind=frozenset(peer for peer, at in applied.items() if at is not None and at < oldest and peer not in absent),
     )
 
 

@@ -368,8 +368,6 @@ def _company(stage: Stage, clean: Clean, found: Violations) -> None:
     for life in stage.lives:
         there = company_of(stage, life)
         held = life.role == "trainer" and not (scarce and life.began) and not _was_caught_up(stage, life)
-        if scenario.kind in UNLIKE and scenario.parts[life.number].slowness < 1.0:
-            continue  # known: a liar that is as far ahead is its quorum, so that it runs on without the others
         if held and there is not None and there < least:
             found.add(
                 "deserted", f"{life.member.name} closes rounds with {there:.1f} honest members, of {clean.company:.1f}"

@@ -1,7 +1,9 @@
 """Other rules for closing rounds in the middle of a run, as a private swarm's newer manifest brings them."""
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 
+import pytest
 import trio
 
 from gossip.context import Notifier
@@ -30,6 +32,7 @@ async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
     present = Standing(staleness={"a": 0, "b": 1}, fresh=1, neighbours=2)  # type: ignore[dict-item]
     engine = SimpleNamespace(
         standing=lambda round, now: present,
+        has_withstood_liars=False,
         round_closed=lambda: None,
         seated=dict,
         paused=lambda round, now: frozenset(),
@@ -49,12 +52,16 @@ async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
     assert (third.closed_by, round(third.seconds, 6)) == ("deadline", 3.0)
 
 
-async def test_a_round_is_not_kept_open_for_those_that_are_too_far_ahead_to_count(autojump_clock) -> None:
-    """Their updates come, and are no member's: to wait for them is to wait for every deadline."""
-    near, far = [PeerId(letter) for letter in "abc"], [PeerId(letter) for letter in "wxyz"]
-    applied: dict[PeerId, int | None] = dict.fromkeys(near, 5) | dict.fromkeys(far, 40)
+NEAR, FAR = [PeerId(letter) for letter in "abc"], [PeerId(letter) for letter in "wxyz"]
+
+
+def closer(
+    applied: dict[PeerId, int | None], delivering: Iterable[PeerId], *, withstood: bool = True
+) -> tuple[RoundCloser, ExchangeTimes]:
+    """Of a node with these neighbours, of whom some have just delivered an update."""
     engine = SimpleNamespace(
-        standing=lambda round, now: standing(round, applied, 4, liars=1, trusted=far),
+        standing=lambda round, now: standing(round, applied, 4, liars=1, trusted=FAR),
+        has_withstood_liars=withstood,
         round_closed=lambda: None,
         seated=lambda: {peer: SimpleNamespace(announced_round=at, tracked=True) for peer, at in applied.items()},
         paused=lambda round, now: frozenset(),
@@ -63,10 +70,47 @@ async def test_a_round_is_not_kept_open_for_those_that_are_too_far_ahead_to_coun
         degrees_of=lambda peers: dict.fromkeys(peers, 7),
     )
     exchanges = ExchangeTimes(applied)
-    for peer in far:
+    for peer in delivering:
         exchanges.applied(peer, (0, 40), trio.current_time(), delta=True)
     context = SimpleNamespace(config=GossipConfig(), engine=engine, changed=Notifier(), liars=1)
-    round_closer = RoundCloser(context, exchanges)  # type: ignore[arg-type]
+    return RoundCloser(context, exchanges), exchanges  # type: ignore[arg-type]
+
+
+async def test_a_round_is_not_kept_open_for_those_that_are_too_far_ahead_to_count(autojump_clock) -> None:
+    """Their updates come, and are no member's: to wait for them is to wait for every deadline."""
+    round_closer, _ = closer(dict.fromkeys(NEAR, 5) | dict.fromkeys(FAR, 40), delivering=FAR)
     view = await round_closer.close(5, at_most_s=60.0)
     assert (view.closed_by, view.fresh) == ("quorum", 4)
     assert round_closer.arrivals(5) == Arrivals(neighbours=4, announced=4, arrived=4)
+
+
+@pytest.mark.parametrize(
+    ("beside", "behind", "withstood", "closed_by"),
+    [
+        (1, 3, True, "deadline"),  # the one beside it may be a liar, which would take it out of the swarm
+        (1, 2, True, "deadline"),
+        (1, 1, True, "quorum"),  # the one behind may be a liar, too, that holds a pair up
+        (2, 3, True, "quorum"),  # three average
+        (1, 3, False, "quorum"),  # no round ever withstood a liar, or none could
+    ],
+)
+async def test_who_runs_on_with_no_more_than_may_lie_waits_for_those_behind(
+    autojump_clock, beside: int, behind: int, withstood: bool, closed_by: str
+) -> None:
+    applied: dict[PeerId, int | None] = dict.fromkeys(NEAR[:beside], 20) | dict.fromkeys(FAR[:behind], 12)
+    round_closer, _ = closer(applied, delivering=FAR, withstood=withstood)
+    is_held = closed_by == "deadline"
+    assert (round_closer.patience(20) == GossipConfig().initial_deadline_s) is is_held
+    view = await round_closer.close(20, at_most_s=60.0)
+    assert (view.closed_by, round(view.seconds)) == (closed_by, GossipConfig().initial_deadline_s if is_held else 0)
+    assert len(round_closer._deadline._seconds) == (not is_held), "what held rounds last is nothing to learn from"
+
+
+async def test_who_runs_on_waits_for_those_behind_for_as_long_as_they_deliver(autojump_clock) -> None:
+    applied: dict[PeerId, int | None] = {NEAR[0]: 20} | dict.fromkeys(FAR, 12)
+    round_closer, exchanges = closer(applied, delivering=FAR)
+    closed = [(await round_closer.close(20, at_most_s=5.0)).closed_by for _ in range(6)]
+    assert closed == ["deadline"] * 4 + ["quorum"] * 2, "as many rounds as members may be behind, and no more"
+    for peer in FAR[:2]:
+        exchanges.applied(peer, (0, 13), trio.current_time(), delta=True)
+    assert (await round_closer.close(20, at_most_s=5.0)).closed_by == "deadline"
