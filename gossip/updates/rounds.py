@@ -44,9 +44,9 @@ itself, half of all rounds would be cut short, and each cut would lower the next
 @dataclass(frozen=True, kw_only=True)
 class Standing:
     """The members of a round: staleness in rounds of each live neighbour, how many are fresh, how many neighbours have
-    yet to announce anything, and how many are paused: of all neighbours, and of the live and the arriving ones. Only
-    these two depend on pauses. `beyond`, `behind`: those that are too far ahead to count, and too far behind
-    and not paused."""
+    yet to announce anything, and how many are paused: of all neighbours, and of the live and the arriving ones.
+    `beyond`: those that are too far ahead to count. `behind`: those that are too far behind, and not paused. Only these
+    and how many are paused depend on pauses."""
 
     staleness: dict[PeerId, int]
     fresh: int

@@ -180,7 +180,7 @@ async def test_a_forwarded_port_that_two_reached_is_told_to_others(autojump_cloc
         await it.launch(inner)
         monkeypatch.setattr(type(inner.transport), "addresses", property(handed_out(inner)))
         inner.service.mapped((outer.partition("/p2p/")[0],))
-        told = (f"/memory/77/p2p/{inner.peer}", outer)
+        told = (outer, f"/memory/77/p2p/{inner.peer}")
         await until(lambda: first.service._engine.peerstore.addresses(inner.peer) == told)
 
 
