@@ -898,8 +898,8 @@ class Engine:
 
     @property
     def has_withstood_liars(self) -> bool:
-        """Whether rounds of this run were held against the liars, and such rounds withstand them."""
-        return self.outvoted_liars and self._withstands
+        """Whether there may be liars, and rounds of this run were held against them, which withstand them."""
+        return self._liars > 0 and self.outvoted_liars and self._withstands
 
     def paused(self, round: int, now: float) -> frozenset[PeerId]:
         """Return the neighbours that are not waited for: those that have said that they are paused, and have not

@@ -348,6 +348,14 @@ def test_a_liars_round_moves_nothing(it):
     assert set(it.standing(4, 0.0).staleness) == {A, B}
 
 
+@pytest.mark.parametrize(("liars", "withstands", "expected"), [(1, True, True), (0, True, False), (1, False, False)])
+def test_liars_are_withstood_where_there_may_be_any_and_rounds_were_held(liars, withstands, expected):
+    it = engine(liars=liars, withstands=withstands)
+    assert not it.has_withstood_liars
+    it.round_outvoted_liars([A, B, C])
+    assert it.has_withstood_liars is expected
+
+
 def test_another_node_with_our_key_is_noticed_once(it):
     it.publisher.begin(epoch=1, round=0, base=GENESIS)
     for epoch in (5, 6):
