@@ -45,7 +45,8 @@ SETTINGS: dict[str, object] = {
 }
 NEIGHBOUR_STEP_S = 0.5
 ALONE, IN_SWARM = "alone", "in the swarm"
-LONGEST = timedelta(hours=6)
+LONGEST = timedelta(minutes=10)
+"""What a turn, or the start of a site, may take: a rank that died would else be waited for without a word."""
 
 
 class Stopwatch:
@@ -86,6 +87,8 @@ def main() -> None:
     parser.add_argument("--store", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if min(asked.ranks, asked.starts, asked.pairs, asked.steps, asked.batch) < 1:
+        parser.error("all numbers are 1 or more")
     if asked.site is not None:
         rank_of_site(asked)
     elif asked.out is not None:
@@ -139,7 +142,7 @@ class Site:
     def __init__(self, name: str, store: dist.TCPStore, roots: list[psutil.Process]) -> None:
         self._name, self._store = name, store
         self._site, *self._others = roots
-        store.get(f"{name} ready")
+        self._answer("ready")
         self._signal(signal.SIGSTOP)
 
     @classmethod
@@ -169,11 +172,20 @@ class Site:
         self._signal(signal.SIGCONT)
         before = [_cpu_seconds(root) for root in (self._site, *self._others)]
         self._store.set(f"{self._name} go {number}", "")
-        seconds, in_calls = map(float, self._store.get(f"{self._name} done {number}").decode().split())
+        seconds, in_calls = map(float, self._answer(f"done {number}").split())
         after = [_cpu_seconds(root) for root in (self._site, *self._others)]
         self._signal(signal.SIGSTOP)
         taken, *neighbour = (now - then for now, then in zip(after, before, strict=True))
         return Cost(seconds, taken, in_calls, sum(neighbour))
+
+    def _answer(self, what: str) -> str:
+        """Wait for what the site says. By looking: an interrupt would wait for as long as the store does."""
+        key, ends = f"{self._name} {what}", time.monotonic() + LONGEST.total_seconds()
+        while not self._store.check([key]):
+            if time.monotonic() > ends or not self._site.is_running():
+                raise TimeoutError(f"the site {self._name} does not answer")
+            time.sleep(0.02)
+        return str(self._store.get(key).decode())
 
     def _signal(self, number: signal.Signals) -> None:
         for root in (self._site, *self._others):
@@ -253,7 +265,10 @@ def rank_of_site(asked: argparse.Namespace) -> None:
 
 def joined(asked: argparse.Namespace, model: nn.Module, optimizer: torch.optim.Optimizer) -> Swarm:
     """Join the neighbour's swarm."""
+    ends = time.monotonic() + LONGEST.total_seconds()
     while not (asked.out / "address").exists():
+        if time.monotonic() > ends:
+            raise TimeoutError("the neighbour has written no address")
         time.sleep(0.1)
     return p2ptrain.join(
         model,
