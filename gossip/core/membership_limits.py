@@ -80,6 +80,10 @@ MAX_PIECE_BYTES: Final = 4000
 """Bytes of the manifests that one visit returns: what a handshake carries, less the frame. A usual swarm needs one
 visit."""
 
+MAX_REFUSAL_BYTES: Final = 32 * KIB - 1
+"""A refusal, with the manifests by which an admin was removed: one of a swarm with ordinary settings takes under 1 KiB,
+and one with an allow list of 900 peers fits. The length of a refusal's frame has 15 bits."""
+
 MAX_PIECES: Final = 66
 """Visits for the largest chain that a line may stand for: `MAX_LINE_BYTES` in pieces."""
 

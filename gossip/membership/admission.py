@@ -43,6 +43,12 @@ PIECES_PER_S: Final = 16.0
 quarter of the handshakes that a member begins in a second, so that an attacker who floods with an invite that others
 share leaves them a turn."""
 
+EXPLAINED_BURST: Final = 64
+EXPLAINED_PER_S: Final = 1.0
+"""Refusals per second that carry manifests. Each is at most `MAX_REFUSAL_BYTES`, and under 2 kB in an ordinary swarm; a
+former admin can make members without end who ask. Chosen: a large swarm's members, cut at once, each hear it of some
+member within their first dials."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
@@ -59,8 +65,9 @@ class MembershipAdmission:
 
     `now` returns unix seconds. `learned` is called with each roster item that `admit` adds, to pass on; it may be set
     later. So may `refused`, which is called with each peer that refuses us and says why: with True when an admin signed
-    the reason, with False when the peer only says so. Raises EndedError when our own membership is not valid: better at
-    the start than in every handshake.
+    the reason, with False when the peer only says so; and `take_manifests`, which is called with the manifests that
+    such a peer sends, any bytes, and adds them by `apply_manifests`. Raises EndedError when our own membership is not
+    valid: better at the start than in every handshake.
     """
 
     def __init__(
@@ -78,11 +85,13 @@ class MembershipAdmission:
         self._now = now
         self.learned = learned
         self.refused: Callable[[PeerId, Refusal, bool], None] | None = None
+        self.take_manifests: Callable[[bytes], object] = self.apply_manifests
         self._peer = peer
         self._shown: Certificate | SwarmClaim = SwarmClaim(swarm=chain.swarm) if certificate is None else certificate
         self._admitted: dict[PeerId, Certificate | SwarmClaim] = {}
         self._displacing = KeyedTokenBucket(burst=DISPLACING_BURST, per_s=DISPLACING_PER_S)
         self._pieces = KeyedTokenBucket(burst=PIECES_BURST, per_s=PIECES_PER_S)
+        self._explained = KeyedTokenBucket(burst=EXPLAINED_BURST, per_s=EXPLAINED_PER_S)
         roster.restrict(chain.newest.terms.admins)
         try:
             check_membership(peer, self._shown, chain, roster, now())
@@ -112,19 +121,21 @@ class MembershipAdmission:
     def explain(self, peer: PeerId, credentials: bytes, error: RemoteError) -> bytes:
         """Return what a peer is told that `admit` refused with `error`; b"" for a peer that no admin ever granted
         anything."""
-        terms = self.chain.newest.terms
         try:
             if is_visit(credentials):
-                told = refusal_for_visit(peer, parse_visit(credentials), self.roster, terms, error)
+                told = refusal_for_visit(peer, parse_visit(credentials), self.roster, self.chain, error)
             else:
-                told = refusal_for(peer, self._parse(credentials), self.roster, terms, error)
+                told = refusal_for(peer, self._parse(credentials), self.roster, self.chain, error)
         except RemoteError:
             return b""
-        return b"" if told is None else told.pack()
+        if told is None or (told.manifests and not self._explained.take("", self._now())):
+            return b""
+        return told.pack()
 
     def heard(self, peer: PeerId, said: bytes) -> str:
         """Process what a peer that refuses us said, any bytes; return it in words for the operator. A revocation of us
-        that an admin signed is kept and passed on; everything else is only the peer's claim."""
+        that an admin signed is kept and passed on, and so are manifests that enough admins signed; everything else is
+        only the peer's claim."""
         try:
             refusal = parse_refusal(said)
         except RemoteError:
@@ -133,6 +144,9 @@ class MembershipAdmission:
         signed = revocation is not None and self._is_of_us(revocation)
         if revocation is not None and signed and self.roster.put(revocation) and self.learned is not None:
             self.learned(pack_item(revocation))
+        if refusal.manifests:
+            self.take_manifests(refusal.manifests)
+            signed = self.ended() is not None
         if self.refused is not None:
             self.refused(peer, refusal, signed)
         ended = self.ended()

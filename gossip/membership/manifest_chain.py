@@ -90,6 +90,17 @@ class ManifestChain:
                 kept.append(each)
         return tuple(kept)
 
+    def removal_of(self, admin: bytes) -> tuple[Manifest, ...]:
+        """Return what shows a member that this key is no admin any more: the changes of admins through the latest that
+        removed it, without the founding manifest; () where it is an admin now, or never was one. No later manifest is
+        among them."""
+        removed = [at for at, (before, each) in enumerate(pairwise(self._held), 1) if _removes(admin, before, each)]
+        if not removed or admin in self.newest.terms.admins:
+            return ()
+        last = removed[-1]
+        changes = (each for before, each in pairwise(self._held[:last]) if not _same_admins(before, each))
+        return (*changes, self._held[last])
+
     def holds(self, digest: bytes) -> bool:
         """Return whether a version is held whose digest begins with these bytes."""
         return any(each.digest.startswith(digest) for each in self._held)
@@ -157,6 +168,10 @@ def _check_signed(manifest: Manifest, before: Manifest) -> None:
     count = len(manifest.signers & frozenset(terms.admins))
     if count < terms.threshold:
         raise RemoteError(Reason.FORGED, f"{count} of the {terms.threshold} admins that must sign have")
+
+
+def _removes(admin: bytes, before: Manifest, manifest: Manifest) -> bool:
+    return admin in before.terms.admins and admin not in manifest.terms.admins
 
 
 def _same_admins(one: Manifest, other: Manifest) -> bool:

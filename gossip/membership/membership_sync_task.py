@@ -126,6 +126,7 @@ class MembershipSync:
         self._turn = 0
         self._nursery: trio.Nursery | None = None
         private.admission.learned = self._learned
+        private.admission.take_manifests = self._take_manifests
 
     # -- the service's calls
 
@@ -211,6 +212,13 @@ class MembershipSync:
         self.anti_entropy.changed((item,))
         self._tell_on((item,))
 
+    def _take_manifests(self, dump: bytes) -> None:
+        """Add what a peer that refuses us sends to show why. It has no connection that could be charged."""
+        applied = self.anti_entropy.submit_manifests(dump)
+        self._follow_up(applied)
+        if applied.error is not None and applied.error.reason is Reason.EQUIVOCATION:
+            self._warn_of_fork(applied.error)
+
     def _follow_up(self, applied: Applied) -> None:
         if not applied.new:
             return
@@ -235,9 +243,12 @@ class MembershipSync:
         wrong."""
         if error.reason is Reason.EQUIVOCATION:
             self._house.refuse(peer, error)
-            self._warn_once(f"the admins have signed two manifests: {error.detail}; ours stays until a newer one")
+            self._warn_of_fork(error)
         else:
             self._house.offence(peer, error)
+
+    def _warn_of_fork(self, error: RemoteError) -> None:
+        self._warn_once(f"the admins have signed two manifests: {error.detail}; ours stays until a newer one")
 
     def _warn_once(self, words: str) -> None:
         if words not in self._complained and len(self._complained) < MAX_CHAIN:

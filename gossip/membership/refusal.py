@@ -1,11 +1,12 @@
 """What a refused peer is told, and how much of that it may believe.
 
-    refusal = [reason: str<=16, revocation: bin]
+    refusal = [reason: str<=16, proof: bin]
+    proof   = revocation where the reason is `revoked`, [manifest: bin] where it is `forged`; else b""
 
-Only a peer that shows a certificate by an admin of the swarm, or is named by a revocation, is told anything: a stranger
-hears nothing. An admin signed the revocation, and the refused peer checks it as it would have done on getting it among
-members: no member can make one up. Without a revocation the reason is only the sender's claim, a hint and no more.
-Nobody else is named.
+Only a peer that shows a certificate by a present or former admin of the swarm, or is named by a revocation, is told
+anything: a stranger hears nothing. Admins signed the proof, and the refused peer checks it as it would have done on
+getting it among members: no member can make one up. Without a proof the reason is only the sender's claim, a hint and
+no more. No other member is named.
 """
 
 from dataclasses import dataclass
@@ -14,20 +15,18 @@ from typing import Final
 
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.ids import PeerId
-from gossip.core.membership_limits import MAX_CERTIFICATE_BYTES
+from gossip.core.membership_limits import MAX_REFUSAL_BYTES
 from gossip.core.wire import malformed, pack
 from gossip.membership.certificate import Certificate, SwarmClaim
 from gossip.membership.check_membership import NOT_BY_AN_ADMIN, expired
-from gossip.membership.manifest import ManifestBody
+from gossip.membership.manifest_chain import ManifestChain, pack_manifests
 from gossip.membership.revocation import Revocation, parse_revocation
 from gossip.membership.roster import Roster
 from gossip.membership.signed import unpack_exact
 
-MAX_REFUSAL_BYTES: Final = MAX_CERTIFICATE_BYTES
-"""As large as what a peer shows in a handshake; a revocation with the longest reason has 400 bytes."""
-
-TOLD: Final = frozenset({Reason.EXPIRED, Reason.REVOKED, Reason.USED_UP, Reason.NO_MEMBER})
-"""Reasons about which an invited peer can do something. The others concern strangers."""
+TOLD: Final = frozenset({Reason.EXPIRED, Reason.REVOKED, Reason.USED_UP, Reason.NO_MEMBER, Reason.FORGED})
+"""Reasons about which an invited peer can do something. The others concern strangers. `FORGED` is sent in one case: the
+certificate is sound, and who granted it has been an admin and is none now."""
 
 ASK: Final = "ask an admin for a new invite (a revoked node takes it up in a fresh folder, as its key is out for good)"
 """What the operator can do about it."""
@@ -36,6 +35,8 @@ SET_CLOCK: Final = "set this machine's clock, and start the node again"
 """The same where a membership is to begin only later, by the clock of the machine that it was made on."""
 
 _MAX_REASON_CHARS: Final = 16
+_PROOF_ROOM: Final = MAX_REFUSAL_BYTES - 32
+"""Bytes of a refusal, less the reason and the headers."""
 _SHOWN_DIGITS: Final = 16
 """Digits of an admin's key in a message: `swarm show` prints all 64."""
 
@@ -44,12 +45,14 @@ _CLAIMS: Final = {
     Reason.REVOKED: "the membership was revoked",
     Reason.USED_UP: "all uses of the invite are taken, or the swarm is full",
     Reason.NO_MEMBER: "this node is not on the swarm's list",
+    Reason.FORGED: "the admin who gave this node's invite is no admin any more",
 }
 
 _OF_INVITES: Final = {
     Reason.EXPIRED: "the invite has ended, or begins ahead of its clock",
     Reason.REVOKED: "the invite was revoked",
     Reason.USED_UP: "all uses of the invite are taken",
+    Reason.FORGED: "the admin who made the invite is no admin any more",
 }
 
 
@@ -63,36 +66,53 @@ class EndedError(LocalError):
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Why a member refuses us, as it says. `revocation`: what an admin signed, where there is one."""
+    """Why a member refuses us, as it says. `revocation`: what an admin signed, where there is one. `manifests`: those
+    by which admins removed the one who granted us our membership, in the format of `pack_manifests`; b"" for none."""
 
     reason: Reason
     revocation: Revocation | None = None
+    manifests: bytes = b""
 
     def pack(self) -> bytes:
         """Return the wire form."""
-        return pack((self.reason.value, b"" if self.revocation is None else self.revocation.raw))
+        return pack((self.reason.value, self.manifests if self.revocation is None else self.revocation.raw))
 
 
 def refusal_for(
-    peer: PeerId, shown: Certificate | SwarmClaim, roster: Roster, terms: ManifestBody, error: RemoteError
+    peer: PeerId, shown: Certificate | SwarmClaim, roster: Roster, chain: ManifestChain, error: RemoteError
 ) -> Refusal | None:
     """Return what a peer is told that proved this key, showed this, and is refused for `error`; None: nothing."""
-    certified = isinstance(shown, Certificate) and shown.peer == peer and shown.grant.admin in terms.admins
+    if error.detail == NOT_BY_AN_ADMIN:
+        return _of_former_admin(peer, shown, chain)
+    admins = chain.newest.terms.admins
+    certified = isinstance(shown, Certificate) and shown.peer == peer and shown.grant.admin in admins
     revocation = roster.revoked(shown) if certified and isinstance(shown, Certificate) else roster.revoked_peer(peer)
     if error.reason not in TOLD or not (certified or revocation is not None):
         return None
     return Refusal(reason=error.reason, revocation=revocation if error.reason is Reason.REVOKED else None)
 
 
+def _of_former_admin(peer: PeerId, shown: Certificate | SwarmClaim, chain: ManifestChain) -> Refusal | None:
+    """Return what a peer is told whose certificate holds by itself, and is by an admin who was removed. A peer that was
+    away for longer than the latest change needs those before it, where there is room for them."""
+    removal = chain.removal_of(shown.grant.admin) if isinstance(shown, Certificate) and shown.peer == peer else ()
+    if not removal:
+        return None
+    fits = (packed for packed in map(pack_manifests, (removal, removal[-1:])) if len(packed) <= _PROOF_ROOM)
+    return Refusal(reason=Reason.FORGED, manifests=next(fits, b""))
+
+
 def parse_refusal(data: bytes) -> Refusal:
     """Parse any bytes. Raises RemoteError(OVERSIZE | MALFORMED | FORGED). It is not checked here whether an admin of
-    ours signed the revocation, nor whether it is of us."""
+    ours signed the revocation, nor whether it is of us; and the manifests are not parsed."""
     fields = unpack_exact(data, MAX_REFUSAL_BYTES)
-    reason, raw = fields.text(_MAX_REASON_CHARS), fields.binary(MAX_CERTIFICATE_BYTES)
+    reason, proof = fields.text(_MAX_REASON_CHARS), fields.binary(MAX_REFUSAL_BYTES)
     fields.end()
     if reason not in {each.value for each in TOLD}:
         raise malformed("no reason that anybody is told")
-    return Refusal(reason=Reason(reason), revocation=parse_revocation(raw) if raw else None)
+    if reason == Reason.FORGED:
+        return Refusal(reason=Reason.FORGED, manifests=proof)
+    return Refusal(reason=Reason(reason), revocation=parse_revocation(proof) if proof else None)
 
 
 def names(revocation: Revocation, peer: PeerId, shown: Certificate | SwarmClaim) -> bool:

@@ -32,7 +32,6 @@ from gossip.core.membership_limits import (
 from gossip.core.wire import malformed, pack
 from gossip.membership.invite import Invite, parse_invite
 from gossip.membership.invite_bundle import InviteBundle
-from gossip.membership.manifest import ManifestBody
 from gossip.membership.manifest_chain import ManifestChain, load_chain, pack_manifests
 from gossip.membership.refusal import TOLD, Refusal, invite_words, parse_refusal
 from gossip.membership.revocation import What
@@ -118,11 +117,14 @@ def check_visit(peer: PeerId, visit: Visit, chain: ManifestChain, roster: Roster
 
 
 def refusal_for_visit(
-    peer: PeerId, visit: Visit, roster: Roster, terms: ManifestBody, error: RemoteError
+    peer: PeerId, visit: Visit, roster: Roster, chain: ManifestChain, error: RemoteError
 ) -> Refusal | None:
     """Return what a caller is told whose visit is refused for `error`; None: nothing, like every stranger."""
-    if visit.peer != peer or visit.invite.admin not in terms.admins or error.reason not in TOLD:
+    admin = visit.invite.admin
+    if visit.peer != peer or error.reason not in TOLD:
         return None
+    if admin not in chain.newest.terms.admins:  # without a chain the caller could check no manifest
+        return Refusal(reason=Reason.FORGED) if chain.removal_of(admin) else None
     revocation = roster.revoked_grant(visit.invite.id) if error.reason is Reason.REVOKED else None
     return Refusal(reason=error.reason, revocation=revocation)
 

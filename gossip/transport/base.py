@@ -92,7 +92,7 @@ class Admission(Protocol):
         """
 
     def explain(self, peer: PeerId, credentials: bytes, error: RemoteError) -> bytes:
-        """What is said to a peer that `admit` has just refused with `error`, at most `MAX_CREDENTIALS` bytes; b"":
+        """What is said to a peer that `admit` has just refused with `error`, at most `MAX_EXPLANATION` bytes; b"":
         nothing, as to every stranger."""
 
     def heard(self, peer: PeerId, said: bytes) -> str:
@@ -106,6 +106,9 @@ PING_BYTES: Final = 32
 MAX_CREDENTIALS: Final = 4096
 """Bytes that a stranger may show before anything is known of it: two signed links and a key that signs a newer one
 take under 700."""
+
+MAX_EXPLANATION: Final = 2**15 - 1
+"""Bytes that a refused peer is told: what its frame's length can say. Who dialled reads as many of whom it dialled."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,7 @@ from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
 from node.system.run_dir import ADDRESSES
 from node.system.signals import until_signal
 from node.system.spool_check import check_spool
+from node.training.former_member import until_told
 
 SECTIONS = ("network", "node")
 
@@ -197,17 +198,18 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
         _announce(parts, held.identity.peer_id, url)
         nursery.start_soon(_tell, parts)
         if held.private is not None:
-            nursery.start_soon(_stop_outside, held.private.admission)
+            nursery.start_soon(_stop_outside, held.private.admission, transport)
         await interrupted.wait()
         nursery.cancel_scope.cancel()
     emit(Interrupted(summary=None))
     return EXIT_INTERRUPTED
 
 
-async def _stop_outside(admission: MembershipAdmission) -> None:
+async def _stop_outside(admission: MembershipAdmission, transport: Transport) -> None:
     """Raise RunError when this node is no longer a member: nobody would connect to it."""
     while (ended := admission.ended()) is None:  # noqa: ASYNC110  # an end date is nobody's event
         await trio.sleep(LOOK_INSIDE_S)
+    await until_told(lambda: transport.peers)
     raise RunError(ended, admission.advice())
 
 

@@ -93,6 +93,7 @@ from node.training.budget_meter import BudgetMeter
 from node.training.checkpoint import Checkpoint, CheckpointStore
 from node.training.divergence import diverged, unusable
 from node.training.executors import EXECUTORS, Executor
+from node.training.former_member import until_told
 from node.training.gpu_budget import GpuBudget
 from node.training.inner_loop import Phase
 from node.training.joining import await_more_rounds, enter
@@ -603,6 +604,7 @@ async def _stop_outside(node: Node, stop: trio.Event, resumed: bool) -> None:
     while node.outside is not None:
         node.state.put_out = _why_outside(node, resumed=resumed)
         if node.state.put_out is not None:
+            await until_told(lambda: node.service.neighbour_ids)
             stop.set()
             return
         await trio.sleep(LOOK_INSIDE_S)

@@ -1,13 +1,16 @@
 """When a former member's node stops: it would train alone, and nobody would ever use the result.
 
-It stops at once by what it can check: a revocation that an admin signed, an end date by its own clock, a manifest. What
-others claim without such a proof is a hint, for they may lie. It follows claims only while no member accepts it, and
-only in two cases: more members of its own roster make them than the liars it has to withstand; or it has never been
-connected, and all peers that it was given to start from make them. docs/decisions/0043 has the reasons.
+It stops by what it can check: a revocation that an admin signed, an end date by its own clock, a manifest. It does so
+as soon as its neighbours know that too, for it may be the first to know. What others claim without such a proof is a
+hint, for they may lie. It follows claims only while no member accepts it, and only in two cases: more members of its
+own roster make them than the liars it has to withstand; or it has never been connected, and all peers that it was given
+to start from make them. docs/decisions/0043 and 0148 have the reasons.
 """
 
 from collections.abc import Callable, Collection
 from typing import Final
+
+import trio
 
 from gossip.core.errors import Reason
 from gossip.core.ids import PeerId
@@ -30,6 +33,10 @@ _OUT_OF_TIME: Final = claim_words(Reason.EXPIRED)
 ALONE_S: Final = 20.0
 """How long nobody must have accepted us before claims stop the node. Chosen: news of a member reaches a swarm within
 seconds, and a peer that has not heard of us yet may say that all uses of the invite are taken."""
+
+TELL_S: Final = 5.0
+"""How long a former member goes on while neighbours still take it for a member. Chosen: a neighbour fetches a manifest
+within a second."""
 
 MAX_CLAIMS: Final = 1024
 """Most peers whose claims are remembered: one for each address that was tried."""
@@ -94,3 +101,11 @@ class Outside:
     def _say(self, peers: Collection[PeerId]) -> str:
         words = sorted({self._claims[peer][0] for peer in peers})
         return f"{len(peers)} of them {'says' if len(peers) == 1 else 'say'} that {', or that '.join(words)}"
+
+
+async def until_told(neighbours: Callable[[], Collection[PeerId]]) -> None:
+    """Wait until no neighbour takes us for a member any longer, `TELL_S` at most. What ended our membership may be
+    known here first: on the machine of an admin who removed the one that gave its invite."""
+    with trio.move_on_after(TELL_S):
+        while neighbours():  # noqa: ASYNC110  # each goes when it has read what we know
+            await trio.sleep(TELL_S / 50)

@@ -11,10 +11,10 @@ from gossip.core.errors import AnsweredError, GossipError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
 from gossip.core.member_messages import Known, MembershipRequest
-from gossip.core.membership_limits import MAX_LINE_BYTES, MAX_PIECE_BYTES
+from gossip.core.membership_limits import MAX_LINE_BYTES, MAX_PIECE_BYTES, MAX_REFUSAL_BYTES
 from gossip.core.wire import pack
 from gossip.membership import Authority, create_manifest, pack_item, pack_manifests, revoke_grant, revoke_peer
-from gossip.membership.refusal import MAX_REFUSAL_BYTES, TOLD, Refusal
+from gossip.membership.refusal import TOLD, Refusal
 from gossip.membership.roster_sync import paged
 from gossip.membership.visit import Visitor, make_visit
 from gossip.membership.visit_task import FetchError, fetch
@@ -119,11 +119,13 @@ async def _answer(act: Act) -> None:
 
 
 class LyingDoor:
-    """Lets nobody in, and says why: a claim of any kind, a revocation that no admin has signed, bytes that are none."""
+    """Lets nobody in, and says why: a claim of any kind; a revocation or (every other time) a manifest that no admin
+    has signed; bytes that are none."""
 
     def __init__(self, act: Act, shown: bytes) -> None:
         self._act = act
         self._shown = shown
+        self._asked = 0
 
     def credentials(self) -> bytes:
         """Its own are good."""
@@ -137,7 +139,13 @@ class LyingDoor:
         """A lie."""
         act, reason = self._act, self._act.rng.choice(sorted(TOLD))
         forged = revoke_peer(Authority(act.peer.identity.seed), SWARM, peer, issued_at=FOUNDED, reason="because")
-        true = Refusal(reason=Reason.REVOKED, revocation=forged).pack()
+        manifest = forged_manifest(chain().newest, act.peer.identity)
+        self._asked += 1
+        true = (
+            Refusal(reason=Reason.REVOKED, revocation=forged)
+            if self._asked % 2
+            else Refusal(reason=Reason.FORGED, manifests=pack_manifests((manifest,)))
+        ).pack()
         return {
             "claim": Refusal(reason=reason).pack(),
             "forged": true,

@@ -27,10 +27,11 @@ ENDINGS: Final = ("handler", "connection_write")
 
 
 class Roster:
-    """What all members of a swarm know: who is no member, and why."""
+    """What all members of a swarm know: who is no member, and why. `says`: what they tell who is not."""
 
     def __init__(self) -> None:
         self.struck: dict[PeerId, Reason] = {}
+        self.says = b""
         self.asked: list[tuple[PeerId, bytes]] = []
 
 
@@ -54,8 +55,7 @@ class Card:
             raise RemoteError(self._roster.struck[peer])
 
     def explain(self, peer: PeerId, credentials: bytes, error: RemoteError) -> bytes:
-        """Nobody ever was one of us here."""
-        return b""
+        return self._roster.says
 
     def heard(self, peer: PeerId, said: bytes) -> str:
         return f"it does not take us for a member: {said.decode('ascii', 'replace')}"

@@ -11,7 +11,7 @@ from private_harness import Roster, member
 
 from gossip.core.errors import Reason
 from gossip.reachability.delimited_task import receive_message
-from gossip.transport.base import TransportError
+from gossip.transport.base import MAX_EXPLANATION, TransportError
 from gossip.transport.pnet import PresharedKey
 
 KEY, OTHER = PresharedKey(b"k" * 32), PresharedKey(b"K" * 32)
@@ -110,7 +110,8 @@ async def test_the_key_and_a_relay_that_lets_it_pass_make_no_member() -> None:
     """Admission is asked at the ends: what the relay knows of who is revoked does not matter."""
     async with circuit() as it:
         it.far_knows.struck = {it.near.peer_id: Reason.REVOKED}  # of which the relay has not heard
-        with trio.fail_after(PATIENCE_S), pytest.raises(TransportError, match="does not take us"):
+        it.far_knows.says = b"x" * MAX_EXPLANATION
+        with trio.fail_after(PATIENCE_S), pytest.raises(TransportError, match=f"a member: x{{{MAX_EXPLANATION}}}$"):
             await it.dial()
         await until(lambda: it.error != "")
         assert it.error == "it was refused: revoked"

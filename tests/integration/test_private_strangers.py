@@ -23,7 +23,7 @@ from private_harness import (
 )
 
 from gossip.core.errors import Reason
-from gossip.transport.base import MAX_CREDENTIALS, TransportError
+from gossip.transport.base import MAX_CREDENTIALS, MAX_EXPLANATION, TransportError
 from gossip.transport.connection_limits import ConnectionBounds
 from gossip.transport.handshake_admission import LINES_OF_HOST
 from gossip.transport.libp2p.member_security import MEMBER_ID
@@ -171,6 +171,18 @@ async def test_who_dials_refuses_too_and_tells_why() -> None:
         await counted(here, "refused_expired", 4)
         assert not here.transport.peers
         assert not there.log
+
+
+@pytest.mark.parametrize("size", [1, MAX_CREDENTIALS + 1, MAX_EXPLANATION])
+async def test_who_is_refused_hears_as_much_as_its_frame_holds(size: int) -> None:
+    roster, elsewhere = Roster(), Roster()
+    here, there = member(roster), member(elsewhere)
+    roster.struck, roster.says = {there.peer_id: Reason.EXPIRED}, b"x" * size
+    async with running(here, there):
+        for reach in (there.transport.dial, there.transport.probe):
+            with pytest.raises(TransportError, match=f"a member: x{{{size}}}$"):
+                await reach(here.address)
+        assert not here.transport.peers
 
 
 async def test_credentials_are_shown_to_the_key_that_was_dialled_alone() -> None:

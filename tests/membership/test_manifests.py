@@ -329,6 +329,32 @@ def test_a_chain_comes_back_and_keeps_what_is_needed():
     assert newcomer.newest == chain.newest
 
 
+def test_what_shows_that_an_admin_was_removed_is_the_way_to_it_and_nothing_after_it():
+    chain = chain_of((ADMIN, ADMINS[1]))
+    assert chain.removal_of(ADMIN.public_key) == ()
+    steps = [
+        (ADMIN, (ADMIN, ADMINS[1]), "settings alone"),
+        (ADMIN, (ADMIN, ADMINS[1], ADMINS[2]), "one comes"),
+        (ADMIN, (ADMIN, ADMINS[1], ADMINS[2]), "settings again"),
+        (ADMINS[2], (ADMINS[1], ADMINS[2]), "the first goes"),
+        (ADMINS[2], (ADMINS[2],), "and the second"),
+        (ADMINS[2], (ADMINS[2],), "settings after it"),
+    ]
+    for signer, admins, run in steps:
+        assert chain.accept(after(chain, signer, admins=admins, run=run))
+    assert [it.terms.run for it in chain.removal_of(ADMIN.public_key)] == ["one comes", "the first goes"]
+    assert [it.terms.run for it in chain.removal_of(ADMINS[1].public_key)][-1] == "and the second"
+    for never in (ADMINS[2], ADMINS[3]):
+        assert chain.removal_of(never.public_key) == ()
+    for known in range(1, 5):  # whatever a member knew while it was an admin, it can follow
+        behind = chain_of((ADMIN, ADMINS[1]))
+        behind.extend(pack_manifests(tuple(chain)[:known]))
+        behind.extend(pack_manifests(chain.removal_of(ADMIN.public_key)))
+        assert behind.newest.terms.run == "the first goes"
+    assert chain.accept(after(chain, ADMINS[2], admins=(ADMIN, ADMINS[2]), run="back"))
+    assert chain.removal_of(ADMIN.public_key) == ()
+
+
 def test_a_chain_of_nothing_but_new_admins_ends(monkeypatch):
     monkeypatch.setattr("gossip.membership.manifest_chain.MAX_CHAIN", 3)
     chain = chain_of()

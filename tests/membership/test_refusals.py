@@ -4,19 +4,21 @@ import pytest
 from swarms import ADMIN, ADMINS, CHAIN, NOW, SWARM, Door, after, certificate, chain_of, invite, peer
 
 from gossip.core.errors import Reason, RemoteError
+from gossip.core.membership_limits import MAX_REFUSAL_BYTES
 from gossip.membership import (
     Authority,
     ManifestChain,
     MembershipAdmission,
+    Policy,
     Roster,
     pack_item,
     pack_manifests,
     revoke_grant,
     revoke_peer,
 )
+from gossip.membership.admission import EXPLAINED_BURST, EXPLAINED_PER_S
 from gossip.membership.refusal import (
     ASK,
-    MAX_REFUSAL_BYTES,
     SET_CLOCK,
     TOLD,
     EndedError,
@@ -87,6 +89,98 @@ def test_whose_admin_was_removed_is_told_that() -> None:
     admission.apply_manifests(pack_manifests((after(chain, ADMINS[1], admins=(ADMINS[1],)),)))
     by = ADMIN.public_key.hex()[:16]
     assert admission.ended() == f"your membership is void: {by}, who gave your invite, is no admin any more"
+
+
+TWO = (ADMIN, ADMINS[1])
+
+
+def removed(allow: int = 0) -> tuple[Door, bytes]:
+    """A member that knows that the first of two admins was removed; what it says to one by that admin's invite."""
+    chain = chain_of(TWO)
+    door = Door(chain, B, certificate(B, invite(1, ADMINS[1], chain), 1))
+    listed = frozenset(peer(100 + at).peer_id for at in range(allow))
+    policy = {"policy": Policy.ALLOW, "allow": listed} if allow else {}
+    door.admission.apply_manifests(pack_manifests((after(chain, ADMIN, admins=(ADMINS[1],), **policy),)))
+    return door, told(door, A, certificate(A, invite(chain=chain)).raw)
+
+
+def test_one_by_a_former_admin_s_invite_is_shown_the_manifest_and_knows_it_for_good() -> None:
+    door, said = removed()
+    behind = chain_of(TWO)
+    admission = member(certificate(A, invite(chain=behind)), behind)
+    heard = heard_by(admission)
+    assert admission.ended() is None
+    words = admission.heard(C.peer_id, said)
+    by = ADMIN.public_key.hex()[:16]
+    ended = f"your membership is void: {by}, who gave your invite, is no admin any more"
+    assert words == f"it does not take us for a member: {ended}"
+    assert (admission.ended(), heard) == (ended, [(C.peer_id, Reason.FORGED, True)])
+    assert behind.newest == door.chain.newest
+
+
+def test_who_was_away_for_several_changes_of_admins_follows_them_all_and_sees_no_later_one() -> None:
+    chain = chain_of(TWO)
+    door = Door(chain, B, certificate(B, invite(1, ADMINS[1], chain), 1))
+    for signer, admins in (
+        (ADMIN, (*TWO, ADMINS[2])),
+        (ADMINS[2], ADMINS[1:3]),
+        (ADMINS[1], ADMINS[1:3]),
+        (ADMINS[1], ADMINS[1:2]),
+    ):
+        door.admission.apply_manifests(pack_manifests((after(door.chain, signer, admins=admins),)))
+    admission = member(certificate(A, invite(chain=chain)), chain)
+    admission.heard(C.peer_id, told(door, A, certificate(A, invite(chain=chain)).raw))
+    assert admission.ended() is not None
+    assert (chain.newest.version, door.chain.newest.version) == (3, 5)
+
+
+def test_manifests_that_admins_did_not_sign_are_a_claim() -> None:
+    behind = chain_of(TWO)
+    forged = after(behind, ADMINS[2], admins=(ADMINS[2],))
+    other = after(chain_of(TWO, nonce=b"m" * 16), ADMIN, admins=(ADMINS[1],))
+    for manifests in (pack_manifests((forged,)), pack_manifests((other,)), b"", b"\x91\xc4\x01x", bytes(900)):
+        admission = member(certificate(A, invite(chain=behind)), behind)
+        heard = heard_by(admission)
+        words = admission.heard(C.peer_id, Refusal(reason=Reason.FORGED, manifests=manifests).pack())
+        assert words.endswith("and says that the admin who gave this node's invite is no admin any more")
+        assert heard == [(C.peer_id, Reason.FORGED, False)]
+        assert (admission.ended(), behind.newest.version) == (None, 1)
+
+
+def test_no_bit_of_a_shown_manifest_can_be_changed() -> None:
+    _, said = removed()
+    for at in range(len(said)):
+        behind = chain_of(TWO)
+        admission = member(certificate(A, invite(chain=behind)), behind)
+        heard = heard_by(admission)
+        admission.heard(C.peer_id, said[:at] + bytes([said[at] ^ 1]) + said[at + 1 :])
+        admission.heard(C.peer_id, said[:at])
+        assert not [each for each in heard if each[2]], at
+        assert (admission.ended(), behind.newest.version) == (None, 1)
+
+
+def test_another_s_certificate_by_a_former_admin_and_one_by_nobody_get_no_answer() -> None:
+    door, said = removed()
+    assert parse_refusal(said).manifests
+    assert told(door, C, certificate(A, invite(chain=door.chain)).raw) == b""
+    assert told(door, A, certificate(A, invite(admin=ADMINS[2], chain=door.chain)).raw) == b""
+
+
+def test_as_much_is_shown_as_a_frame_holds() -> None:
+    _, said = removed(allow=900)
+    assert MAX_REFUSAL_BYTES - 4096 < len(said) <= MAX_REFUSAL_BYTES
+    assert len(parse_refusal(said).manifests) > 900 * 32
+    _, said = removed(allow=1024)
+    assert parse_refusal(said) == Refusal(reason=Reason.FORGED)
+
+
+def test_a_former_admin_s_crowd_is_shown_no_more_than_a_link_bears() -> None:
+    door, _ = removed()
+    granted = invite(2, uses=None, chain=door.chain)
+    shown = [told(door, peer(at), certificate(peer(at), granted, 2).raw) for at in range(100, 300)]
+    assert 0 < sum(map(bool, shown)) < EXPLAINED_BURST
+    door.now += 2 / EXPLAINED_PER_S
+    assert told(door, A, certificate(A, invite(chain=door.chain)).raw)
 
 
 @pytest.mark.parametrize(

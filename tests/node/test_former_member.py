@@ -4,11 +4,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from gossip.core.errors import Reason
 from gossip.core.ids import PeerId
 from gossip.membership.refusal import ASK, Refusal
-from node.training.former_member import ALONE_S, CHECK_CLOCK, CLAIM_LASTS_S, MAX_CLAIMS, Outside
+from node.training.former_member import ALONE_S, CHECK_CLOCK, CLAIM_LASTS_S, MAX_CLAIMS, TELL_S, Outside, until_told
 
 A, B, C, STRANGER = (PeerId(name) for name in "abcx")
 CLAIM = Refusal(reason=Reason.USED_UP)
@@ -119,3 +121,20 @@ def test_what_is_proved_is_no_claim_and_claims_are_bounded() -> None:
     assert not told
     claims(one, *(PeerId(f"p{number}") for number in range(MAX_CLAIMS + 9)))
     assert len(one._claims) == MAX_CLAIMS
+
+
+async def test_it_stays_until_its_neighbours_know_and_no_longer_than_that(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    neighbours, began = [A, B], trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(until_told, lambda: neighbours)
+        await trio.sleep(1.0)
+        del neighbours[0]
+        await trio.sleep(1.0)
+        neighbours.clear()
+    assert 2.0 <= trio.current_time() - began < 2.0 + TELL_S / 10
+    neighbours.append(B)
+    began = trio.current_time()
+    await until_told(lambda: neighbours)
+    assert trio.current_time() - began == TELL_S

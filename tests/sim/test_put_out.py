@@ -1,6 +1,7 @@
 """Members of a private swarm that are put out are told by whom and why, and stop. A liar can put nobody out."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 from sim_swarm import Member, Swarm, swarm
-from swarm_founding import found_private
+from swarm_founding import found_private, join
 
 from gossip.core.errors import Reason, RemoteError
 from gossip.core.ids import PeerId
-from gossip.membership import pack_item, revoke_peer
+from gossip.membership import Authority, next_version, pack_item, pack_manifests, revoke_peer
 from gossip.membership.refusal import Refusal
 from node.swarm.accept_invite import membership, read_invite
 from node.swarm.folder import SwarmFolder, membership_of
@@ -107,6 +108,41 @@ async def test_a_newcomer_by_a_used_up_invite_stops_and_says_so(
     assert "no member lets this node in" in str(late.error)
     assert "all uses of the invite are taken" in str(late.error)
     assert not late.told("round")
+
+
+async def test_members_of_a_removed_admin_are_shown_it_and_stop_and_the_others_go_on(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The change is handed to a node that it ends: it still brings it to those who stay. One that was away hears it of
+    them, when it comes back."""
+    other = Authority(b"o" * 32)
+    lab = found_private(tmp_path, LEARNING, ("a", "b", "away"), [other.public_key])
+    line = give(lab, other, Wish(uses=2, full=True))
+    for name in ("c", "d"):
+        join(tmp_path / name, line)
+    newest = lab.chain().newest
+    alone = replace(newest.terms, admins=(other.public_key,))
+    removal = next_version(newest, alone, applies_at=0).signed_by(other)
+    with trio.fail_after(500):
+        async with swarm(tmp_path, keep_errors=True) as members:
+            a, b, c, d, away = await start_all(members, "a", "b", "c", "d", "away")
+            await reached(away, 4)
+            away.stop.set()
+            await away.done.wait()
+            a.node.service.submit([pack_manifests((removal,))])
+            for gone in (a, b):
+                await gone.done.wait()
+            assert max(c.node.state.round, d.node.state.round) < ROUNDS - 10, "and not when all is over"
+            back = await members.start("away", wait_for=1, **KEPT)
+            await back.done.wait()
+            await members.finished("c", "d")
+    for gone in (a, b, back):
+        assert isinstance(gone.error, RunError)
+        assert gone.error.message.startswith("your membership is void: ")
+        assert gone.node.checkpoints.newest() is not None, "what it learned is kept"
+    assert [(it.error, it.node.state.round) for it in (c, d)] == [(None, ROUNDS)] * 2
+    versions = [membership_of(tmp_path / name).load_manifests().newest.version for name in ("a", "b", "c", "d", "away")]
+    assert versions == [removal.version] * 5
 
 
 class Liar:

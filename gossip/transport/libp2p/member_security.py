@@ -84,7 +84,7 @@ class MemberSecurity:
         """Return the far end's frame. Raises AdmissionDeniedError for one that is too long or (where we dialled) says
         why we are refused, IOException where there is none."""
         (size,) = _LENGTH.unpack(await _exactly(session, _LENGTH.size))
-        if or_refusal and size & _REFUSAL and size ^ _REFUSAL <= MAX_CREDENTIALS:
+        if or_refusal and size & _REFUSAL:
             raise AdmissionDeniedError(
                 "", self._handshake_admission.heard(_peer(session), await _exactly(session, size ^ _REFUSAL))
             )
