@@ -80,6 +80,9 @@ class SwarmFolder:
 
     def chain(self) -> ManifestChain:
         """Return the swarm's manifests. UsageError when this is no swarm's folder."""
+        if not self.known and self.authority_file.is_file():
+            how = f"join with another admin's invite: p2ptrain node --invite FILE --run-dir {self.path}"
+            raise UsageError(f"{self.path} has an admin's key, and no node of the swarm yet", how)
         if not self.known:
             raise UsageError(f"{self.path} is no swarm's folder", "give the one that p2ptrain swarm create made")
         return known(self.files)[0]

@@ -374,3 +374,12 @@ def test_an_invite_in_a_file_and_as_a_picture(tmp_path: Path, capsys: pytest.Cap
     line, *larger = out.splitlines()
     assert line.startswith("p2p1")
     assert len(larger) > len(picture) + 10
+
+
+def test_an_admin_s_folder_without_a_node_is_told_to_join_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(capsys, "swarm", "key", tmp_path / "mine", "--no-passphrase")
+    words = mistake(capsys, "swarm", "invite", tmp_path / "mine")
+    assert "mine has an admin's key, and no node of the swarm yet; join with another admin's invite: " in words
+    assert f"p2ptrain node --invite FILE --run-dir {tmp_path / 'mine'}" in words
