@@ -20,6 +20,13 @@ def unclaimed(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
     return [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
 
 
+def stopping() -> list[signal.Signals]:
+    """Return the signals that end a node in order: SIGINT, SIGTERM, SIGHUP (the terminal was closed; not under nohup),
+    and those of SOON_KILLED that nobody else has a handler for."""
+    hang_up = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *unclaimed(SOON_KILLED), *hang_up]
+
+
 async def asked_again(signals: AsyncIterator[int]) -> None:
     """Return when a signal comes that is a second wish: later than ONE_WISH_S after now."""
     began = trio.current_time()
@@ -29,13 +36,10 @@ async def asked_again(signals: AsyncIterator[int]) -> None:
 
 
 async def until_signal(*, task_status: trio.TaskStatus[trio.Event]) -> None:
-    """Turn the first SIGINT, SIGTERM, SIGHUP (the terminal was closed; not under nohup) or one of SOON_KILLED into an
-    event. One that is a second wish does what it does to any program, for a user who does not want to wait."""
+    """Turn the first of the `stopping` signals into an event. One that is a second wish does what it does to any
+    program, for a user who does not want to wait."""
     interrupted = trio.Event()
-    wanted = [signal.SIGINT, signal.SIGTERM, *unclaimed(SOON_KILLED)]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        wanted.append(signal.SIGHUP)
-    with trio.open_signal_receiver(*wanted) as signals:
+    with trio.open_signal_receiver(*stopping()) as signals:
         task_status.started(interrupted)
         await anext(signals)
         interrupted.set()

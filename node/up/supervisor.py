@@ -25,7 +25,7 @@ from node.events.progress import NodeProgress
 from node.system import text
 from node.system.errors import EXIT_INTERRUPTED, RunError, describe_code
 from node.system.run_dir import CONFIG, STDERR, TARGETS, make_dir, write_atomic
-from node.system.signals import asked_again
+from node.system.signals import asked_again, stopping
 from node.top.prometheus_sd import entry, to_text
 from node.up.plan import NodePlan, Plan
 
@@ -119,13 +119,13 @@ class Supervisor:
         """Whether the newest addresses could not be written."""
 
     async def run(self, *, stop_grace_s: float = STOP_GRACE_S) -> Outcome:
-        """Start all, and return when the last one has ended. SIGINT and SIGTERM end them early: each ends its step,
+        """Start all, and return when the last one has ended. A `stopping` signal ends them early: each ends its step,
         writes its checkpoint and says goodbye, and is killed when it has not done so in `stop_grace_s` seconds, or in
         as many as the checkpoints take."""
         began = trio.current_time()
         write_peers(self._plan.peers_file, [])
         self._write_settings()
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*stopping()) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._stop_on_signal, signals, stop_grace_s, name="signals")
                 nursery.start_soon(self._watch_heartbeats, name="heartbeats")

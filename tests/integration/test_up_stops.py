@@ -73,7 +73,13 @@ def test_a_killed_supervisor_leaves_no_orphans(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "number"), [("", signal.SIGINT), pytest.param("started", signal.SIGTERM, marks=pytest.mark.thorough)]
+    ("event", "number"),
+    [
+        ("", signal.SIGINT),
+        pytest.param("started", signal.SIGTERM, marks=pytest.mark.thorough),
+        pytest.param("started", signal.SIGHUP, marks=pytest.mark.thorough),
+        pytest.param("started", signal.SIGUSR1, marks=pytest.mark.thorough),
+    ],
 )
 def test_it_may_be_stopped_at_any_time(tmp_path: Path, event: str, number: signal.Signals) -> None:
     """While the nodes import their libraries, and while they look for each other."""
