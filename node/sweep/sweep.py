@@ -1,11 +1,12 @@
 """A sweep in a folder: cells that are done already, those still to be run, and the table of all.
 
-plan.toml      the plan with whole paths, by which a cell is run again
+plan-*.toml    each plan with whole paths, by which its cells are run again, named by a digest of it
 cells.jsonl    a line a cell, written and synced as it is done: nothing of it is lost by kill -9
 rows.parquet   the same as a table, written again as cells come, whole or not at all
 lock           held by the sweep that runs
 """
 
+import hashlib
 import json
 import shlex
 import time
@@ -23,7 +24,9 @@ from node.system import build
 from node.system.errors import UsageError
 from node.system.run_dir import locked, write_atomic
 
-CELLS, ROWS, PLAN = "cells.jsonl", "rows.parquet", "plan.toml"
+CELLS, ROWS = "cells.jsonl", "rows.parquet"
+_DIGITS: Final = 8
+"""Of a plan's digest, in the name of its file."""
 DONE, FAILED, REFUSED = "done", "failed", "refused"
 
 TABLE_SHARE: Final = 0.02
@@ -65,7 +68,7 @@ class Sweep:
             kept = {
                 name: self._named(rows[name], cell) for name, cell in cells.items() if self._is_over(rows.get(name))
             }
-            write_atomic(self.out / PLAN, self.plan.as_toml().encode())
+            write_atomic(self.plan_file, self.plan.as_toml().encode())
             try:
                 yield from kept.values()
                 for row in self._new(executor, [each for name, each in cells.items() if name not in kept], kept):
@@ -73,6 +76,11 @@ class Sweep:
                     yield row
             finally:
                 parquet.write(self.out / ROWS, list(kept.values()))
+
+    @property
+    def plan_file(self) -> Path:
+        """The plan's copy in the folder: a later plan does not take the place of an earlier one."""
+        return self.out / f"plan-{hashlib.blake2b(self.plan.as_toml().encode()).hexdigest()[:_DIGITS]}.toml"
 
     def _is_over(self, row: CellRow | None) -> bool:
         return row is not None and (row.get("status") == DONE or not self.retry)
@@ -104,7 +112,7 @@ class Sweep:
                 cost = written - begun
 
     def _labels(self, cell: Cell) -> CellRow:
-        replay = ["p2ptrain", "sweep", str(self.out.absolute() / PLAN), "--cell", cell.id]  # from whatever folder
+        replay = ["p2ptrain", "sweep", str(self.plan_file.absolute()), "--cell", cell.id]  # from whatever folder
         return {
             "sweep": self.plan.name,
             "cell": cell.id,

@@ -27,7 +27,7 @@ from node.sweep.attempt import attempt
 from node.sweep.base import Cell, CellFailure, CellRow, Outcome, Settings
 from node.sweep.executors import EXECUTORS
 from node.sweep.runners import RUNNERS
-from node.sweep.sweep import CELLS, PLAN, ROWS, Sweep
+from node.sweep.sweep import CELLS, ROWS, Sweep
 from node.sweep.sweep_plan import SweepPlan, read_sweep
 from node.system.errors import EXIT_FAILED, RunError, UsageError
 
@@ -154,7 +154,7 @@ def test_a_plan_is_read_again_from_its_copy(tmp_path: Path) -> None:
     text = PLAN_TEXT.replace('task.name = "digits"', 'task.name = "byte-lm"\ntask.data = "texts"')
     plan = plan_of(text, tmp_path).model_copy(update={"run": "swarm"})
     (tmp_path / "copy").mkdir()
-    again = plan_of(plan.as_toml(), tmp_path / "copy", PLAN)
+    again = plan_of(plan.as_toml(), tmp_path / "copy", "plan.toml")
     assert again.base["task.data"] == str(tmp_path / "texts")
     assert again.name == "codecs"
     assert again.as_toml() == plan.as_toml()
@@ -193,7 +193,7 @@ def test_files_of_a_plan_are_those_beside_it_and_names_stay_names(
         task.model = ["base-model", "org/model"]
         task.data = ["texts.jsonl", "~/texts", "org/texts@main"]
     """
-    whole = plan_of(plan_of(text, here).as_toml(), tmp_path, PLAN)
+    whole = plan_of(plan_of(text, here).as_toml(), tmp_path, "plan.toml")
     assert whole.grid["task.model"] == [str(here / "base-model"), "org/model"]
     assert whole.grid["task.data"] == [str(here / "texts.jsonl"), "/home/carol/texts", "org/texts@main"]
     assert whole.base["task.tokenizer"] == "org/tokens"
@@ -241,6 +241,19 @@ def test_a_line_cut_short_costs_its_own_cell_alone(tmp_path: Path, scripted: typ
     assert scripted.asked == [rows[-1]["cell"]]
 
 
+def test_a_later_plan_in_a_folder_leaves_the_earlier_one_s_cells_to_be_run_again(
+    tmp_path: Path, scripted: type[Scripted]
+) -> None:
+    first, out = plan_of(PLAN_TEXT, tmp_path), tmp_path / "out"
+    rows = list(sweep(first, out).run())
+    second = first.model_copy(update={"seeds": [91]})
+    list(sweep(second, out).run())
+    for plan in (first, second):
+        copy = sweep(plan, out).plan_file
+        assert plan_of(copy.read_text(), out, copy.name).as_toml() == plan.as_toml()
+    assert all(str(sweep(first, out).plan_file) in row["replay"] for row in rows)
+
+
 def test_ctrl_c_loses_nothing(tmp_path: Path, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch) -> None:
     plan, out = plan_of(PLAN_TEXT, tmp_path), tmp_path / "out"
     monkeypatch.setattr(Scripted, "stops_after", 3)
@@ -262,7 +275,7 @@ def test_a_failed_cell_is_a_row_with_what_replays_it(
     scripted.fails |= {broken.id: CellFailure("RuntimeError: no"), refused.id: CellFailure("cannot be", refused=True)}
     rows = {row["cell"]: row for row in sweep(plan, Path("out")).run()}
     assert rows[broken.id]["status"] == "failed"
-    assert rows[broken.id]["replay"] == f"p2ptrain sweep {out / PLAN} --cell {broken.id}"
+    assert rows[broken.id]["replay"] == f"p2ptrain sweep {sweep(plan, out).plan_file} --cell {broken.id}"
     assert rows[refused.id]["status"] == "refused"
     scripted.asked.clear()
     list(sweep(plan, out).run())
