@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol, runtime_checkable
 
+import torch
+
 from p2ptrain.compress.base import Compressor, PayloadError
 from p2ptrain.protocols import implements
 
@@ -32,6 +34,10 @@ class PayloadLayout:
     def behind(self, head: int, unit: int = 1) -> "PayloadLayout":
         """Return that of a stage that writes `head` bytes before this payload, and turns `unit` values together."""
         return PayloadLayout(math.lcm(unit, self.unit), self.sections, head + self.head)
+
+    def size(self, numel: int) -> int:
+        """Return how many bytes a payload of so many values has."""
+        return self.head + sum(section(numel) for section in self.sections)
 
     def cuts(self, numels: Sequence[int]) -> bool:
         """Return whether slices of so many values each begin where a payload can be cut."""
@@ -100,3 +106,9 @@ def encode_slices_of(codec: Compressor, numel: int) -> None:
 def layout_of(codec: Compressor, payload: Buffer | None = None) -> PayloadLayout | None:
     """Return how a payload of `codec` lies in bytes (by default the next one); None where it cannot be cut."""
     return codec.payload_layout(payload) if implements(codec, LaidOut) else None
+
+
+def size_of(codec: Compressor, numel: int) -> int:
+    """Return how many bytes the next payload of so many values has: by its layout, or by encoding zeros."""
+    layout = layout_of(codec)
+    return len(codec.encode(torch.zeros(numel, dtype=torch.float32))) if layout is None else layout.size(numel)

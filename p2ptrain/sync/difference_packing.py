@@ -20,6 +20,7 @@ import torch
 
 from p2ptrain.compress.base import Compressor
 from p2ptrain.compress.float16 import Fp16
+from p2ptrain.compress.payload_layout import size_of
 from p2ptrain.compress.transform import turned
 from p2ptrain.sync.packing import Packing, most_in, part_bytes_of
 
@@ -70,13 +71,15 @@ class _PieceCodec:
         self.name, self.contraction, self.gamma = codec.name, codec.contraction, codec.gamma
         self._sections = sections
         self.width = cache(self._width)
-        self._size = cache(
-            lambda index, count: len(sections[index].codec.encode(torch.zeros(count, dtype=torch.float32)))
-        )
+        self._size = cache(lambda index, count: size_of(sections[index].codec, count))
 
     def counts(self, width: int) -> list[int]:
         """Return how many numbers the sections of a piece of so many parameters have."""
         return [section.count(width) for section in self._sections]
+
+    def size(self, width: int) -> int:
+        """Return how many bytes a piece of so many parameters has."""
+        return COUNTED_BYTES + sum(self._size(index, count) for index, count in enumerate(self.counts(width)))
 
     def encode(self, x_d: torch.Tensor) -> bytes:
         """Encode fp32 (numbers of all sections,)."""
@@ -107,20 +110,6 @@ class _PieceCodec:
         return least
 
 
-class _ByWidth:
-    """The same for zeros, which are counted by a piece's parameters, to see how many fit."""
-
-    def __init__(self, codec: _PieceCodec) -> None:
-        self.name, self.contraction, self.gamma = codec.name, codec.contraction, codec.gamma
-        self._codec = codec
-
-    def encode(self, x_w: torch.Tensor) -> bytes:
-        return self._codec.encode_all(x_w.new_zeros(count) for count in self._codec.counts(x_w.numel()))
-
-    def decode(self, payload: bytes | memoryview, numel: int) -> torch.Tensor:
-        raise NotImplementedError
-
-
 class DifferencePacking(Packing):
     """Packs the differences of a model with `parameters` of them. Memory: none."""
 
@@ -133,10 +122,9 @@ class DifferencePacking(Packing):
         sections = (Section(codec, self._moved.count), Section(Fp16(), self._anchor.count), *others)
         piece_codec = _PieceCodec(sections)
         self._counts = cache(piece_codec.counts)
-        by_width = _ByWidth(piece_codec)
-        part_bytes = part_bytes_of(by_width, parameters)
+        part_bytes = part_bytes_of(piece_codec.size, parameters)
         # A byte less, so that no last piece is as long as a full one, which is filled up.
-        width = most_in(by_width, part_bytes - 1)
+        width = most_in(piece_codec.size, part_bytes - 1)
         pieces = -(-parameters // width)
         full, last = (sum(self._counts(each)) for each in (width, parameters - (pieces - 1) * width))
         self._width = piece_codec.width

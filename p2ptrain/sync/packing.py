@@ -9,12 +9,14 @@ Whole models travel here, not differences, so that only codecs serve which keep 
 fp16, bf16, int8. Two bits of a model are no model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import torch
 
 from p2ptrain.compress.base import Compressor, PayloadError
+from p2ptrain.compress.payload_layout import size_of
 from p2ptrain.sync.vectors import is_sane
 
 PACKERS: Final = ("none", "fp16", "bf16", "int8")
@@ -24,7 +26,7 @@ DIFFERENCE_PACKERS: Final = (*PACKERS, "int4", "q2", "sign1")
 """Those that do the same, and keep enough of a difference whose loss is sent later."""
 
 PROBE: Final = 1 << 16
-"""Parameters by whose bytes is guessed how many fit. Encoding too many to find that out took seconds."""
+"""Parameters by whose bytes is guessed how many fit. Encoding too many, for a codec without a layout, took seconds."""
 
 PART_BYTES: Final = 1 << 20
 """The most of a piece: a chunk of gossip's blobs, which is what a part is counted in."""
@@ -56,11 +58,12 @@ class Packing:
         """`piece_numel`: parameters of a full piece, where these are not the most that `part_bytes` hold."""
         self.codec = codec
         self.numel = numel
-        self.part_bytes = part_bytes_of(codec, numel) if part_bytes is None else part_bytes
-        self.piece_numel = most_in(codec, self.part_bytes) if piece_numel is None else piece_numel
+        size = partial(size_of, codec)
+        self.part_bytes = part_bytes_of(size, numel) if part_bytes is None else part_bytes
+        self.piece_numel = most_in(size, self.part_bytes) if piece_numel is None else piece_numel
         pieces = -(-numel // self.piece_numel)
         self._last = numel - (pieces - 1) * self.piece_numel
-        self._sizes = {count: _size(codec, count) for count in (self.piece_numel, self._last)}
+        self._sizes = {count: size(count) for count in (self.piece_numel, self._last)}
 
     @property
     def exact(self) -> bool:
@@ -121,24 +124,20 @@ class Packing:
         return raw.ljust(self.part_bytes, b"\0") if x_p.numel() == self.piece_numel else raw
 
 
-def _size(codec: Compressor, numel: int) -> int:
-    return len(codec.encode(torch.zeros(numel, dtype=torch.float32)))
-
-
-def part_bytes_of(codec: Compressor, numel: int) -> int:
-    """Return how many bytes a piece of so many parameters has, by encoding some zeros."""
+def part_bytes_of(size: Callable[[int], int], numel: int) -> int:
+    """Return how many bytes a piece of so many parameters has, where `size` says of any number how many it has."""
     probe = min(numel, PROBE)
-    return part_bytes_for(_size(codec, probe) * numel // probe, _size(codec, LEAST_PIECE))
+    return part_bytes_for(size(probe) * numel // probe, size(LEAST_PIECE))
 
 
-def most_in(codec: Compressor, size: int) -> int:
-    """Return the most parameters that `codec` makes no more than `size` bytes of, by halving."""
-    least, most = 1, size * PROBE // _size(codec, PROBE) + PROBE
-    while _size(codec, most) <= size:
+def most_in(size: Callable[[int], int], most_bytes: int) -> int:
+    """Return the most parameters of which `size` makes no more than `most_bytes`, by halving."""
+    least, most = 1, most_bytes * PROBE // size(PROBE) + PROBE
+    while size(most) <= most_bytes:
         least, most = most, 2 * most
     while least + 1 < most:
         middle = (least + most) // 2
-        if _size(codec, middle) <= size:
+        if size(middle) <= most_bytes:
             least = middle
         else:
             most = middle

@@ -9,7 +9,19 @@ from sizes import examples
 from gossip.core.limits import CHUNK_BYTES
 from p2ptrain import compress
 from p2ptrain.compress import PayloadError
-from p2ptrain.sync.packing import LEAST_PART_BYTES, LEAST_PIECE, PACKERS, PART_BYTES, PARTS, Packing, part_bytes_for
+from p2ptrain.compress.blocks import BlockCodec
+from p2ptrain.compress.payload_layout import layout_of, size_of
+from p2ptrain.sync.difference_packing import DifferencePacking
+from p2ptrain.sync.packing import (
+    DIFFERENCE_PACKERS,
+    LEAST_PART_BYTES,
+    LEAST_PIECE,
+    PACKERS,
+    PART_BYTES,
+    PARTS,
+    Packing,
+    part_bytes_for,
+)
 
 LARGEST = {"none": 4, "fp16": 2, "bf16": 2, "int8": 1}
 """Bytes a parameter, but for scales."""
@@ -78,3 +90,22 @@ def test_what_is_no_model_is_refused(name: str) -> None:
     for wrong in (torch.nan, torch.inf):
         with pytest.raises(PayloadError):
             it.unpack(it.pack(torch.full((1000,), wrong)))
+
+
+@pytest.mark.parametrize("name", [*DIFFERENCE_PACKERS, "rotated+q2", "rotated+int8"])
+@pytest.mark.parametrize("numel", [1, 5, 1024, 1025, 40_000])
+def test_the_size_of_a_payload_is_known_without_encoding(name: str, numel: int) -> None:
+    codec = compress.get(name)
+    assert layout_of(codec) is not None
+    assert size_of(codec, numel) == len(codec.encode(torch.randn(numel)))
+
+
+def test_how_much_fits_is_found_by_sizes_and_not_by_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packing is built at every start, by twenty halvings and more."""
+    encoded = []
+    encode = BlockCodec.encode
+    monkeypatch.setattr(BlockCodec, "encode", lambda self, x_d: encoded.append(x_d.numel()) or encode(self, x_d))
+    Packing(compress.get("int8"), 200_000)
+    assert encoded == []
+    DifferencePacking(compress.get("q2"), 200_000, 10)
+    assert len(encoded) == 2, "a full piece and the last one"
