@@ -222,10 +222,10 @@ class Ran:
         self.code, self.out, self.err = code, out, err
 
 
-def ran(folder: Path, *words: object, within_s: float = PATIENCE_S) -> Ran:
-    """Run `p2ptrain WORDS` to its end. The working directory is `folder`."""
+def ran(folder: Path, *words: object, within_s: float = PATIENCE_S, run: Sequence[object] = P2PTRAIN) -> Ran:
+    """Run `p2ptrain WORDS` to its end, or what Python is to `run` instead. The working directory is `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, *P2PTRAIN, *map(str, words)]
+    command = [sys.executable, *map(str, run), *map(str, words)]
     with (folder / ".out").open("wb") as out, (folder / ".err").open("wb") as err:
         process = _forking()(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=folder, env=_environment())
     try:
@@ -233,5 +233,5 @@ def ran(folder: Path, *words: object, within_s: float = PATIENCE_S) -> Ran:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        raise AssertionError(f"p2ptrain {words} did not end: {(folder / '.err').read_text()}") from None
+        raise AssertionError(f"{command} did not end: {(folder / '.err').read_text()}") from None
     return Ran(code, (folder / ".out").read_text(), (folder / ".err").read_text())

@@ -2,12 +2,11 @@
 released, and no sum was released without its entry."""
 
 import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from processes_harness import ran
 from sizes import thorough_but
 
 pytestmark = [pytest.mark.paired]
@@ -16,17 +15,11 @@ PROGRAM = Path(__file__).with_name("killed_private_steps.py")
 
 
 def killed(folder: Path, restarts: int, privatizer: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, PROGRAM, folder, "7", str(restarts), privatizer],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    lives = [json.loads(line) for line in ran.stdout.splitlines()]
+    killer = ran(folder, folder, 7, restarts, privatizer, within_s=240.0, run=[PROGRAM])
+    assert killer.code == 0, killer.err
+    lives = [json.loads(line) for line in killer.out.splitlines()]
     assert len(lives) == restarts
-    assert all(life["killed"] for life in lives), ran.stderr
+    assert all(life["killed"] for life in lives), killer.err
     for life in lives:
         assert life["released"] <= life["written"], life
     for before, after in pairwise(lives):

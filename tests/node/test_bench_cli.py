@@ -3,8 +3,6 @@
 import errno
 import importlib.util
 import os
-import subprocess
-import sys
 import time
 import zlib
 from pathlib import Path
@@ -267,20 +265,6 @@ def test_every_compressor_has_a_marker_and_every_strategy_a_colour_in_a_picture(
     assert (
         len(set(strategies.COLOURS)) == len(strategies.COLOURS) >= len(SYNC_STRATEGIES.names()) + 1
     )  # and synchronous
-
-
-@pytest.mark.slow
-def test_help_does_not_wait_for_torch():
-    script = """
-import sys
-from node.cli import main
-for words in (["bench", "--help"], ["bench", "codecs", "--help"], ["bench", "robust", "--help"]):
-    assert main(words) == 0
-    assert "torch" not in sys.modules, words
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("--json") >= 3
 
 
 def test_all_are_benchmarks():

@@ -129,13 +129,17 @@ def test_help_and_version_do_not_wait_for_torch_and_trio():
     script = """
 import sys
 from node.cli import main
-for words in (["--help"], ["up", "--help"], ["node", "--help"], ["--version"], []):
+for words in (["--help"], ["--version"], [], *([*command.split(), "--help"] for command in sys.argv[1:])):
     assert main(words) == 0
     assert not {"torch", "trio"} & set(sys.modules), words
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    commands = ("up", "node", "plan", "bench", "bench codecs", "bench robust")
+    done = subprocess.run([sys.executable, "-c", script, *commands], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Usage: p2ptrain") == 4
+    assert done.stdout.count("Usage: p2ptrain") == len(commands) + 2
+    assert all(f"Usage: p2ptrain {command} " in done.stdout for command in commands)
+    assert "--uplink" in done.stdout
+    assert done.stdout.count("--json") >= 3
     assert f"p2ptrain {build.version()}\n" in done.stdout
 
 

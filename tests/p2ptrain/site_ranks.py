@@ -1,5 +1,5 @@
-"""What the ranks of a site come to, beside one process: `torchrun --nproc-per-node N site_ranks.py OUT
-CASE...`, read by test_site.py. Rank 0 compares; the others follow it."""
+"""What the ranks of a site come to, beside one process: `python site_ranks.py RANKS OUT CASE...`, read by
+test_site.py. Rank 0 compares; the others follow it, forked from it once the libraries are imported."""
 
 import json
 import os
@@ -397,13 +397,12 @@ def held(rank: SiteRank) -> int:
     return parts
 
 
-def main() -> None:
-    out = Path(sys.argv[1])
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def main(ranks: int, out: Path, asked: list[str]) -> None:
+    torch.set_num_threads(1)  # one thread, so that forks can compute
+    rank = next((number for number in range(1, ranks) if not os.fork()), 0)
+    dist.init_process_group("gloo", init_method=f"file://{out / 'meeting'}", rank=rank, world_size=ranks)
     orders = OrderChannel(dist.new_group(backend="gloo"))
     found: dict[str, Any] = {}
-    asked = sys.argv[2:]
     for name, (site, config) in cases(dist.get_world_size()).items():
         if name in asked:
             task = Deep() if site.pipeline > 1 else Heads()
@@ -413,6 +412,9 @@ def main() -> None:
     if orders.leads:
         (out / "found.json").write_text(json.dumps(found))
     dist.barrier()
+    if not rank:
+        for _ in range(1, ranks):
+            os.wait()
 
 
 def more(orders: OrderChannel) -> dict[str, Any]:
@@ -444,7 +446,7 @@ def more(orders: OrderChannel) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # gloo's threads outlive the group

@@ -3,7 +3,6 @@
 import json
 import math
 import subprocess
-import sys
 import venv
 from pathlib import Path
 
@@ -97,13 +96,3 @@ def test_dp_accounting_says_the_same_within_one_percent(tmp_path: Path) -> None:
         tight = tight_epsilon_of(releases, DELTA)
         assert tight is not None
         assert 0.99 * loss_distribution <= tight <= 1.03 * loss_distribution, "2% above at most, by our own setting"
-
-
-def test_a_node_imports_no_accounting_package_and_no_statistics() -> None:
-    """Those are a second and more of every node's start, and a few nodes ask for them."""
-    program = (
-        "import sys, p2ptrain.privacy.accounting, node.privacy.budget, node.roles.trainer;"
-        "print({'opacus', 'scipy.stats'} & set(sys.modules))"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
-    assert ran.stdout == "set()\n", ran.stderr

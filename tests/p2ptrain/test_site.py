@@ -69,9 +69,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 def _found(out: Path, ranks: int, asked: tuple[str, ...]) -> dict[str, Any]:
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "site_ranks.py"]
     done = subprocess.run(
-        [sys.executable, *words, str(out), *asked],
+        [sys.executable, "site_ranks.py", str(ranks), str(out), *asked],
         cwd=HERE,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])},
         capture_output=True,

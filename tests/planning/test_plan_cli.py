@@ -319,16 +319,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, wo
         assert "may be bits or bytes" in err
 
 
-def test_help_does_not_wait_for_torch():
-    import subprocess
-    import sys
-
-    script = "import sys; from node.cli import main; main(['plan', '--help']); assert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "--uplink" in done.stdout
-
-
 def test_more_members_than_one_exchange_has_are_said_to_be_cut_into_groups(capsys):
     for nodes, cut in (("64", False), ("70", True)):
         code, out, _ = run(capsys, *SMALL, "--strategy", "allreduce", "--nodes", nodes)
