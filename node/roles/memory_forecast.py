@@ -131,7 +131,7 @@ def memory_forecast(
         optimizer=0 if on_gpu else resident_optimizer_bytes(config, parameters, kept),
         activations=0 if on_gpu else kept,
         anchor=vector,
-        outer=outer_bytes(rounds_outer, parameters) + remembered + spec.vectors * vector + inner_states,
+        outer=outer_bytes(sync, parameters) + remembered + spec.vectors * vector + inner_states,
         late_average=2 * vector if config.train.late_average else 0,
         snapshot=vector,
         estimates=(1 if config.node.estimates_on == "disk" else 1 + tracked) * estimate,
@@ -193,15 +193,21 @@ def genesis_filed_from(config: Config) -> int:
     return FILED_FROM if config.budget.memory is None else 0
 
 
-def outer_bytes(rounds_outer: outer.OuterOptimizer, parameters: int) -> int:
-    """Return the most bytes that the outer optimizer remembers from round to round, by letting it take some steps of a
-    few parameters."""
+def outer_bytes(sync: SyncConfig, parameters: int) -> int:
+    """Return the most bytes that the outer optimizer remembers from round to round."""
+    return _remembered_of_few(sync) * parameters // FEW
+
+
+@lru_cache(maxsize=64)  # hundreds of steps, and a plan asks hundreds of times
+def _remembered_of_few(sync: SyncConfig) -> int:
+    """The most bytes that the outer optimizer of FEW parameters remembers in STEPS steps."""
+    rounds_outer = outer.get(sync.outer, **sync.outer_options())
     few_d, most = torch.zeros(FEW), 0
     for _ in range(STEPS):
         rounds_outer.step(few_d, few_d)
         buffers = [each for each in rounds_outer.state_dict().values() if each.numel() == FEW]
         most = max(most, sum(each.nbytes for each in buffers))
-    return most * parameters // FEW
+    return most
 
 
 def encoder_bytes(config: Config, parameters: int) -> tuple[int, int]:

@@ -52,7 +52,7 @@ class CodecCompositions(Registry[Compressor]):
         if len(factories) < len(parts):
             raise UnknownMemberError(f"unknown compressor {name!r}: a part stands once in a name")
         for part in parts[:-1]:
-            if INNER not in inspect.signature(factories[part]).parameters:
+            if INNER not in _parameters(factories[part]):
                 raise UnknownMemberError(f"unknown compressor {name!r}: {part!r} is no stage, and wraps nothing")
         return factories
 
@@ -76,6 +76,11 @@ def _assign(name: str, factories: Mapping[str, Factory], options: Mapping[str, o
     return given
 
 
+def _options(factory: Factory) -> list[str]:
+    return [option for option in _parameters(factory) if option != INNER]
+
+
 @lru_cache(MAX_FACTORIES)
-def _options(factory: Factory) -> tuple[str, ...]:
-    return tuple(option for option in inspect.signature(factory).parameters if option != INNER)
+def _parameters(factory: Factory) -> tuple[str, ...]:
+    """Their names. A configuration asks some dozen times for each codec in it."""
+    return tuple(inspect.signature(factory).parameters)
