@@ -112,7 +112,7 @@ async def test_who_dies_in_the_middle_stops_nobody(
 
 
 @pytest.mark.slow
-@every_averager
+@pytest.mark.parametrize("name", thorough_but({"gossip", "allreduce"}, AVERAGERS.names()))
 async def test_the_strategy_is_free_while_peers_are_waited_for(
     name: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

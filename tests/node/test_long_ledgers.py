@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sizes import examples
+from sizes import examples, thorough_but
 
 from node.config.privacy_section import PrivacyConfig
 from node.privacy import chained_log
@@ -180,7 +180,7 @@ def live(path: Path, step: int, when: str, appended: Any) -> None:
     os._exit(0)
 
 
-@pytest.mark.parametrize("when", ["before", "amid", "after"])
+@pytest.mark.parametrize("when", thorough_but({"amid"}, ["before", "amid", "after"]))
 def test_killed_at_any_step_of_summing_up_it_has_what_was_spent_and_nothing_twice(when: str, path: Path) -> None:
     context = multiprocessing.get_context("fork")
     entries = append_until_it_is_due(path)

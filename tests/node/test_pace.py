@@ -301,7 +301,8 @@ LINKED = {"mode": "auto", "speeds": [10.0] * 5}
 
 @pytest.mark.parametrize("most", thorough_but({20}, [6, 20, 100]))
 @pytest.mark.parametrize(
-    ("sigma", "bursts", "bound"), [(0.05, 0.0, 6), (0.1, 0.0, 10), (0.2, 0.0, 16), (0.1, 0.05, 16)]
+    ("sigma", "bursts", "bound"),
+    thorough_but({(0.2, 0.0, 16), (0.1, 0.05, 16)}, [(0.05, 0.0, 6), (0.1, 0.0, 10), (0.2, 0.0, 16), (0.1, 0.05, 16)]),
 )
 @pytest.mark.parametrize("swarm", [UNLIKE, LINKED], ids=["dylu", "auto"])
 def test_plans_stay_where_they_are_when_steps_waver(swarm, sigma, bursts, bound, most):

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
+from sizes import thorough_but
 
 from p2ptrain import aggregate
 from p2ptrain.aggregate import Rows, Weighted, geometry, mda
@@ -199,9 +200,9 @@ def test_whatever_length_colluders_choose_products_are_finite() -> None:
         assert measure(Rows.of(x_nd), 2).gram_nn.isfinite().all()
 
 
-@pytest.mark.parametrize("lie", [1e6, 1e12, 1e18])
+@pytest.mark.parametrize("lie", thorough_but({1e12}, [1e6, 1e12, 1e18]))
 @pytest.mark.parametrize("rule", ["krum", "multi_krum", "geometric_median", "centered_clipping", "mda", "caf"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", thorough_but({2}, [2, 3]))
 def test_liars_that_cancel_out_in_one_bucket_leave_nothing_of_themselves(rule: str, lie: float, size: int) -> None:
     """Their mean is nearly zero, as the honest ones', and what fp32's rounding leaves of it is not."""
     x_nd = gaussian(20, 200) / 100

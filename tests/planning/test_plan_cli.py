@@ -108,10 +108,14 @@ def test_neighbours_of_a_strategy_that_is_asked_for_are_the_usual_where_none_can
     ("words", "kept"),
     [
         ((), {"gamma": 0.5}),
-        (("--strategy", "streaming"), {"fragments": 5}),
+        pytest.param(("--strategy", "streaming"), {"fragments": 5}, marks=pytest.mark.thorough),
         (("--strategy", "tracked_gossip"), {"gamma": 0.5, "estimates": "bf16"}),
         (("--compressor", "topk"), {"compressor": "topk", "ratio": 0.05}),
-        (("--compressor", "topk", "--strategy", "sparse_loco"), {"ratio": 0.05, "estimates": "bf16"}),
+        pytest.param(
+            ("--compressor", "topk", "--strategy", "sparse_loco"),
+            {"ratio": 0.05, "estimates": "bf16"},
+            marks=pytest.mark.thorough,
+        ),
         (("--inner-steps", "30"), {"strategy": "sparse_loco", "staleness_exponent": 0.25}),
         (("--strategy", "allreduce", "--liars", "0"), {"strategy": "allreduce", "compressor": "int8"}),
     ],
@@ -153,12 +157,14 @@ def settings_of(capsys, tmp_path, *words: str) -> dict:
     ("words", "rule"),
     [
         (("--liars", "3"), ("trimmed_mean", 3)),
-        (("--liars", "3", "--compressor", "q2"), ("trimmed_mean", 3)),
-        (("--liars", "3", "--inner-steps", "50", "--degree", "8"), ("trimmed_mean", 3)),
-        (("--strategy", "sparse_loco"), ("trimmed_mean", 1)),
+        pytest.param(("--liars", "3", "--compressor", "q2"), ("trimmed_mean", 3), marks=pytest.mark.thorough),
+        pytest.param(
+            ("--liars", "3", "--inner-steps", "50", "--degree", "8"), ("trimmed_mean", 3), marks=pytest.mark.thorough
+        ),
+        pytest.param(("--strategy", "sparse_loco"), ("trimmed_mean", 1), marks=pytest.mark.thorough),
         (("--strategy", "sparse_loco", "--liars", "0"), ("mean", 0)),
         (("--set", "sync.f=2"), ("trimmed_mean", 2)),
-        (("--strategy", "async", "--liars", "2"), ("trimmed_mean", 2)),
+        pytest.param(("--strategy", "async", "--liars", "2"), ("trimmed_mean", 2), marks=pytest.mark.thorough),
         (("--set", "sync.aggregator=median", "--compressor", "q2"), ("median", 1)),
     ],
 )

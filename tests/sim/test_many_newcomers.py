@@ -16,6 +16,8 @@ from node.training.lead import AHEAD_S
 
 SETTINGS: dict[str, Any] = {"train": {"rounds": 600, "eval_every": 600}, "sync": {"f": 1}}
 PHASE_S = 5 * STEP_SECONDS
+IN_ONE_STEP: dict[str, Any] = {**SETTINGS, "train": {**SETTINGS["train"], "inner_steps": 1}, "step_seconds": PHASE_S}
+"""Phases as long, where nobody asks what is learned in them."""
 
 
 async def test_two_newcomers_to_one_member_do_not_take_its_word_and_find_together(
@@ -26,10 +28,10 @@ async def test_two_newcomers_to_one_member_do_not_take_its_word_and_find_togethe
     began_at: dict[str, float] = {}
     with trio.fail_after(200):
         async with swarm(tmp_path) as members:
-            first = await members.start("first", **SETTINGS)
+            first = await members.start("first", **IN_ONE_STEP)
             await trio.sleep(20 * PHASE_S)
             began = trio.current_time()
-            late: list[Member] = [await members.start(name, wait_for=2, **SETTINGS) for name in ("b", "c")]
+            late: list[Member] = [await members.start(name, wait_for=2, **IN_ONE_STEP) for name in ("b", "c")]
             while len(began_at) < len(late):
                 began_at = {it.name: it.told("round")[0]["at"] - began for it in late if it.told("round")}
                 await trio.sleep(PHASE_S)
@@ -48,11 +50,11 @@ async def test_a_newcomer_takes_nothing_from_members_far_ahead_once_the_others_h
     of those ahead would be taken as one of the first round."""
     with trio.fail_after(200):
         async with swarm(tmp_path) as members:
-            pair = [await members.start(name, **SETTINGS) for name in ("a", "b")]
+            pair = [await members.start(name, **IN_ONE_STEP) for name in ("a", "b")]
             await trio.sleep(20 * PHASE_S)
             late: list[Member] = []
             for name in ("c", "d", "e"):
-                late.append(await members.start(name, wait_for=3, **SETTINGS))
+                late.append(await members.start(name, wait_for=3, **IN_ONE_STEP))
                 await trio.sleep(0.3)
             while not all(it.told("round") for it in late):  # noqa: ASYNC110
                 await trio.sleep(PHASE_S)
@@ -68,7 +70,7 @@ async def test_the_first_member_that_was_not_believed_goes_back_to_the_others_an
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Three newcomers at once begin without it. It takes their model, once it has lasted, and they are four."""
-    settings = {**SETTINGS, "node": {"checkpoint_every": 10}}
+    settings = {**IN_ONE_STEP, "node": {"checkpoint_every": 10}}
     with trio.fail_after(600):
         async with swarm(tmp_path) as members:
             first = await members.start("first", **settings)
@@ -103,9 +105,9 @@ async def test_a_newcomer_that_has_not_begun_is_late_with_nothing(
     """It waits for five seconds, which are many short rounds of the first member: that one was told to slow down."""
     with trio.fail_after(200):
         async with swarm(tmp_path) as members:
-            first = await members.start("first", **SETTINGS)
+            first = await members.start("first", **IN_ONE_STEP)
             await trio.sleep(20 * PHASE_S)
-            late = await members.start("late", wait_for=1, **SETTINGS)
+            late = await members.start("late", wait_for=1, **IN_ONE_STEP)
             began = first.node.state.round
             while not late.told("joined"):  # noqa: ASYNC110
                 await trio.sleep(PHASE_S)
@@ -122,7 +124,7 @@ async def test_who_loses_the_only_one_that_knows_the_swarm_waits_for_it_and_does
     tmp_path: Path, autojump_clock: trio.testing.MockClock, back: bool
 ) -> None:
     """It is restarted while the newcomer waits whether to believe it; or it does not come back."""
-    settings = {**SETTINGS, "node": {"checkpoint_every": 10, "wait_timeout_s": 60.0}}
+    settings = {**IN_ONE_STEP, "node": {"checkpoint_every": 10, "wait_timeout_s": 60.0}}
     with trio.fail_after(600):
         async with swarm(tmp_path, keep_errors=True) as members:
             first = await members.start("first", **settings)

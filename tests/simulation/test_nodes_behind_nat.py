@@ -58,6 +58,7 @@ def told(events: list[Event]) -> list[str]:
     return [event.detail for event in events if isinstance(event, ReachabilityTold)]
 
 
+@pytest.mark.thorough
 def test_two_behind_nat_train_together_through_a_relay_and_through_another_when_it_dies(tmp_path: Path) -> None:
     found, events = left_by(tmp_path, NAT + DIES, *RELAYS, *LONG_ROUNDS)
     result = judged(found)
