@@ -290,10 +290,11 @@ def test_who_may_choose_its_key_lands_with_its_accomplice_by_name_and_not_by_gra
     """A liar makes keys for a round to come, and takes the first that is in its accomplice's group."""
     others, accomplice = [f"n{place}" for place in range(26)], "accomplice"
     tried = [f"key{number}" for number in range(100)]
+    drawn_by = {draw: make("n0", draw=draw) for draw in ("names", "grants")}
 
     def together(key: str, draw: str, round: int) -> bool:
         members = [*others, accomplice, key]  # the certificate is the same one, whatever key takes it up
-        groups = make("n0", draw=draw).groups(members, round=round, placements=placements_of(members))
+        groups = drawn_by[draw].groups(members, round=round, placements=placements_of(members))
         return any({key, accomplice} <= set(group) for group in groups)
 
     for round in (0, 1, 3):
