@@ -62,7 +62,7 @@ class KeyedTokenBucket:
     def left(self, name: str, now: float) -> float:
         """Return the tokens of `name`; below 0 a debt."""
         left, at = self._left.get(name, (self._burst, now))
-        return min(self._burst, left + (now - at) * self._per_s)
+        return min(self._burst, left + max(0.0, now - at) * self._per_s)  # a wall clock may be set back
 
     def take(self, name: str, now: float, amount: float = 1) -> bool:
         """Take so many tokens of `name`; False, and none taken, when there are fewer."""

@@ -72,6 +72,14 @@ def test_a_reservation_says_how_long_to_wait() -> None:
     assert it.reserve("a", 10.0) == 0.0
 
 
+def test_a_clock_that_is_set_back_takes_no_tokens() -> None:
+    it = KeyedTokenBucket(burst=2, per_s=4)
+    assert it.take("a", 86_400.0)
+    assert it.take("a", 0.0)
+    assert not it.take("a", 0.0)
+    assert it.take("a", 1.0)
+
+
 def test_quotas_are_bounded() -> None:
     it = KeyedTokenBucket(burst=1, per_s=1)
     for n in range(MAX_NAMES + 50):
