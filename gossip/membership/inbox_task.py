@@ -27,16 +27,19 @@ MAX_INBOX_BYTES: Final = MAX_LINE_BYTES
 async def watch_inbox(
     files: MembershipFiles, submit: Callable[[Iterable[bytes]], None], warn: Callable[[str], None]
 ) -> None:
-    """Run until cancelled. Each file is processed, or reported as bad; in either case it is then removed. One that
-    cannot be removed (another user's folder) is not processed again: it would be told and reported at every look. One
-    that cannot be read (root has written it) stays, is reported once, and is processed when it can be."""
+    """Run until cancelled. Each file is processed, or reported as bad; in either case it is removed once the disk has
+    what the node knows: where it is full, a revocation would be forgotten with the process. One that cannot be removed
+    (another user's folder) is not processed again: it would be told and reported at every look. One that cannot be read
+    (root has written it) stays, is reported once, and is processed when it can be."""
+    done: set[Path] = set()
     stuck: set[Path] = set()
     unread: set[Path] = set()
     while True:
         waiting = list(_waiting(files.inbox))
+        done.intersection_update(waiting)
         stuck.intersection_update(waiting)
         unread.intersection_update(waiting)
-        due = sorted((each for each in waiting if each not in stuck), key=lambda each: each in unread)
+        due = sorted((each for each in waiting if each not in stuck | done), key=lambda each: each in unread)
         for path in islice(due, MAX_INBOX_FILES):
             try:
                 submit((_read(path),))
@@ -47,6 +50,8 @@ async def watch_inbox(
                 continue
             except LocalError as error:
                 warn(f"{path.name} of the inbox was not taken up: {error}")
+            done.add(path)
+        for path in () if files.behind else sorted(done - stuck):
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:

@@ -39,6 +39,12 @@ class MembershipFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.inbox = folder / "inbox"
+        self._unwritten: set[str] = set()
+
+    @property
+    def behind(self) -> bool:
+        """Whether the newest roster or manifests could not be written, or are being written."""
+        return bool(self._unwritten)
 
     @property
     def joined(self) -> bool:
@@ -74,8 +80,15 @@ class MembershipFiles:
             ) from error
 
     def save_manifests(self, chain: ManifestChain) -> None:
-        """Save the swarm's manifests. Raises LocalError."""
-        write_private(self._manifests, chain.dump(), "the swarm's manifests")
+        """Save the swarm's manifests. Raises LocalError: then the roster, which is saved after them, is not saved
+        either."""
+        self._unwritten.add("manifests")
+        try:
+            write_private(self._manifests, chain.dump(), "the swarm's manifests")
+        except LocalError:
+            self._unwritten.add("roster")
+            raise
+        self._unwritten.discard("manifests")
 
     def load_roster(self, chain: ManifestChain) -> Roster:
         """Return the roster of the chain's swarm; an empty one where there is no file. Takes 0.2 ms for each member.
@@ -98,7 +111,9 @@ class MembershipFiles:
 
     def save_roster_dump(self, dump: bytes) -> None:
         """Save the result of `dump_roster`; any thread may call it. Raises LocalError."""
+        self._unwritten.add("roster")
         write_private(self.folder / "roster", dump, "the roster")
+        self._unwritten.discard("roster")
 
     def load_psk(self) -> PresharedKey | None:
         """Return the pre-shared key, if the swarm has one. Raises LocalError."""

@@ -1,5 +1,7 @@
 """A node's membership on disk: what is kept, who may read it, and what is said of damage."""
 
+import errno
+import os
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -198,3 +200,30 @@ async def test_what_cannot_be_removed_from_the_inbox_is_taken_up_and_told_once(a
     assert len(said) == 1
     assert "cannot be removed (Permission denied)" in said[0]
     assert list(files.inbox.iterdir()) == [first]
+
+
+async def test_what_an_admin_has_signed_waits_in_the_inbox_while_the_disk_is_full(autojump_clock, files, monkeypatch):
+    """Else a revocation that nobody else has heard would be forgotten with the process."""
+    warned = []
+    _, sync = syncing(files, warned)
+
+    def full(path, target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    newer = version(chain().newest, run="next")
+    files.hand_over(revocation(identity(4).peer_id))
+    files.hand_over(pack_manifests((newer,)))
+    monkeypatch.setattr(Path, "replace", full)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_inbox, files, sync.submit, warned.append)
+        await trio.sleep(5 * INBOX_LOOK_S)
+        assert len(list(files.inbox.iterdir())) == 2
+        assert len(warned) == 1
+        monkeypatch.undo()
+        sync._save()
+        await trio.sleep(2 * INBOX_LOOK_S)
+        nursery.cancel_scope.cancel()
+    assert not list(files.inbox.iterdir())
+    assert files.load_manifests().newest.digest == newer.digest
+    assert files.load_roster(chain()).revoked_peer(identity(4).peer_id) is not None
+    assert len(warned) == 1
