@@ -61,6 +61,10 @@ MAX_HINTS: Final = 64
 MAX_LOST: Final = 16
 """Peers that belong beside us or are the operator's, answer nowhere, and are remembered to be looked up by id."""
 
+MAX_GIVEN_UP: Final = 256
+"""Peers whose record was dropped as nobody answered, and of which is remembered where they had proved their key: as
+many as records are kept."""
+
 VIA_MAX_S: Final = 10.0
 """Longest back-off in seconds of the relay that we depend on: nobody else can be dialled meanwhile, and it is near."""
 
@@ -103,6 +107,8 @@ class Dialler:
         )
         self.lost: OrderedDict[PeerId, None] = OrderedDict()
         """Peers that belong beside us, or are the operator's, and answer at none of their addresses."""
+        self._given_up: OrderedDict[PeerId, str] = OrderedDict()
+        """Where each peer whose record was dropped had last proved its key."""
         self._dialling: dict[PeerId, str] = {}
         self._greeting: set[PeerId] = set()
         self._complained: set[str] = set()
@@ -274,6 +280,7 @@ class Dialler:
             if not free or not ripe or not self._mesh.dialable(peer, now):
                 continue
             known = self._trusted(peer) and address in self._peerstore.addresses(peer)
+            known = known or address == self._proved_at(peer)
             if (address, peer) in mine or known or self._rumour_due(address, peer, hosts, now):
                 chosen[peer] = address
                 hosts.add(host_of(address))
@@ -296,6 +303,11 @@ class Dialler:
 
     def _trusted(self, peer: PeerId) -> bool:
         return self._peerstore.standing(peer) >= RecordTrust.KEPT
+
+    def _proved_at(self, peer: PeerId) -> str:
+        """Return where the peer last proved its key to us; "" where it has not. No liar sends us there. Where we alone
+        can dial, nobody else ends an outage between the two of us, which may outlast the peer's record here."""
+        return self._peerstore.reached_at(peer) or self._given_up.get(peer, "")
 
     def _rumour_due(self, address: str, peer: PeerId, hosts: set[str], now: float) -> bool:
         host = host_of(address)
@@ -391,11 +403,20 @@ class Dialler:
         """Note that a learned address does not answer, while we are not cut off ourselves."""
         if self._failed_everywhere(peer):
             self._context.engine.peer_unreachable(peer, now)
-        self._rumours.failed(peer, now)
-        self._hosts.failed(host_of(address), now)
-        patience = FORGET_AFTER * (len(self._peerstore.addresses(peer)) if self._trusted(peer) else 1)
-        if self._rumours.failures(peer) >= patience:
-            self._context.engine.peer_given_up(peer)
+        if address != self._proved_at(peer):
+            self._rumours.failed(peer, now)
+            self._hosts.failed(host_of(address), now)
+        worn = all(self._dials.failures(each) >= FORGET_AFTER for each in self._peerstore.addresses(peer))
+        if worn or (not self._trusted(peer) and self._rumours.failures(peer) >= FORGET_AFTER):
+            self._give_up(peer)
+
+    def _give_up(self, peer: PeerId) -> None:
+        if proved_at := self._proved_at(peer):
+            self._given_up[peer] = proved_at
+            self._given_up.move_to_end(peer)
+            while len(self._given_up) > MAX_GIVEN_UP:
+                self._given_up.popitem(last=False)
+        self._context.engine.peer_given_up(peer)
 
     def _failed_everywhere(self, peer: PeerId) -> bool:
         return all(self._dials.failures(address) for address in self._peerstore.addresses(peer))

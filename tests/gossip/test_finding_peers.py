@@ -191,6 +191,29 @@ async def test_so_it_is_when_its_bootstrap_peer_is_gone_and_it_alone_dials(autoj
         await until(lambda: len(cut.service.neighbours()) == 2, timeout_s=2 * PERIOD_S)
 
 
+@pytest.mark.slow
+async def test_who_alone_can_dial_is_back_soon_after_an_outage_between_two(autojump_clock, monkeypatch):
+    """The other names addresses that its own network alone has, too, as most do: their failed dials counted against it,
+    and it was left alone for an hour."""
+    async with swarm() as it:
+        first = await it.start(1)
+        other = it.make(2, peers=(first.address,))
+        inside = tuple(f"/memory/{number}/p2p/{other.peer}" for number in (90, 91, 92))
+        announced = property(lambda self: (self._address, *(inside if self is other.transport else ())))
+        monkeypatch.setattr(type(other.transport), "addresses", announced)
+        await it.launch(other)
+        cut = it.make(3, peers=(first.address,))
+        it.network.hide(cut.peer)
+        await it.launch(cut)
+        await until(lambda: other.peer in cut.service.neighbours())
+        await trio.sleep(60)
+        it.network.cut(cut.peer, other.peer)
+        await trio.sleep(180)
+        assert set(cut.service.neighbours()) == {first.peer}
+        it.network.heal()
+        await until(lambda: other.peer in cut.service.neighbours(), timeout_s=2 * PERIOD_S)
+
+
 async def test_every_address_of_a_peer_is_tried(autojump_clock):
     """Seven that hang until they are given up, and one that answers; the library tries two."""
     async with swarm() as it:
