@@ -156,17 +156,25 @@ class FarBehind:
     def __init__(self) -> None:
         self._first: dict[PeerId, int] = {}
         """The round in which each was first seen behind: of those that still are."""
+        self._looks: dict[PeerId, int] = {}
+        """How many looks in a row have seen each of them behind."""
         self._lead: dict[PeerId, int] = {}
         """By how many rounds each of them was behind at the last look."""
 
     def look(self, mine: int, theirs: Mapping[PeerId, int | None], max_staleness: int) -> Apart:
         """Return who is how far behind. `theirs`: the round that each neighbour has announced; None: none yet. Who has
         announced none since it was first seen behind does not count: it may be stopped, or its connection dead. Nor
-        does who is less far behind than at the last look: it was held up, and is catching up."""
+        does who is less far behind than at the last look: it was held up, and is catching up. Nor who is behind for
+        fewer than LEAST_ROUNDS looks: between neighbours of one speed the distance wavers."""
         behind = {peer: at for peer, at in theirs.items() if at is not None and mine - at > max_staleness}
         self._first = {peer: self._first.get(peer, at) for peer, at in behind.items()}
+        self._looks = {peer: self._looks.get(peer, 0) + 1 for peer in behind}
         lead, self._lead = self._lead, {peer: mine - at for peer, at in behind.items()}
-        stays = {peer for peer, rounds in self._lead.items() if rounds >= lead.get(peer, rounds)}
+        stays = {
+            peer
+            for peer, rounds in self._lead.items()
+            if rounds >= lead.get(peer, rounds) and self._looks[peer] >= LEAST_ROUNDS
+        }
         rounds = [mine - at for peer, at in behind.items() if at > self._first[peer] and peer in stays]
         return Apart(behind=len(rounds), neighbours=len(theirs), rounds=min(rounds, default=0))
 

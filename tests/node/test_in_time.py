@@ -128,9 +128,10 @@ def test_a_swarm_says_once_what_all_its_nodes_warn_of(about):
     assert taker.note("node-1", said("warning", message="else")) == "node-1: else"
 
 
-def seen(mine: int, *looks: list[int | None]) -> Apart:
-    """What the last of some looks at the neighbours' rounds finds."""
+def seen(mine: int, *looks: list[int | None], times: int = LEAST_ROUNDS) -> Apart:
+    """What the last of some looks at the neighbours' rounds finds, of `times` in all: the first is repeated."""
     it = FarBehind()
+    looks = (looks[0],) * (times - len(looks)) + looks
     for since, rounds in enumerate(looks, start=1 - len(looks)):
         found = it.look(mine + since, {PeerId(f"peer-{place}"): at for place, at in enumerate(rounds)}, 4)
     return found
@@ -139,7 +140,15 @@ def seen(mine: int, *looks: list[int | None]) -> Apart:
 def test_who_catches_up_does_not_train_apart():
     """Half of a swarm was stopped for a while: it is behind as it goes on, and level some seconds later."""
     assert not seen(71, [60], [62], [65]).most
-    assert seen(71, [60], [61], [62]).most
+    assert seen(71, *([at] for at in range(50, 62))).most
+
+
+def test_who_is_a_little_behind_for_a_moment_does_not_train_apart():
+    """Two of one speed on a busy machine: the advice to begin anew would throw a whole run away."""
+    behind = [[at] for at in range(66 - LEAST_ROUNDS + 1, 67)]
+    assert seen(71, *behind).most
+    assert not seen(71, *behind[1:], times=0).most
+    assert not seen(71, *behind[:4], [66], *behind[5:]).most, "for one look its updates counted again"
 
 
 def test_who_trains_apart_is_told_how_to_train_with_the_others():
