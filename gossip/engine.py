@@ -11,7 +11,6 @@ its signature. Nothing outside this file reaches through the engine to a part (d
 """
 
 import random
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, Protocol
 
@@ -24,7 +23,6 @@ from gossip.core.envelope import EnvelopeKind, Scope, open_envelope, open_from, 
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId
-from gossip.core.limits import MAX_STOOD_WITH
 from gossip.core.messages import FindRequest, Hello, PauseRequest, ShiftRequest
 from gossip.core.statements import (
     PeerRecord,
@@ -58,13 +56,13 @@ from gossip.updates.hash_chain import EquivocationError, Verdict
 from gossip.updates.mesh import Mesh, MeshEvidence
 from gossip.updates.neighbour import Neighbour, Work
 from gossip.updates.peer_score import PeerScores
-from gossip.updates.probation import Probation
 from gossip.updates.publisher import Payload, Publisher
 from gossip.updates.pull_priority import PullPriority
 from gossip.updates.roles import Roles
-from gossip.updates.rounds import ARRIVAL_S, LEAD_ROUNDS, Standing, standing, swarm_round
+from gossip.updates.round_members import RoundMembers
 from gossip.updates.seen import Seen
 from gossip.updates.shift_claims import ShiftClaims
+from gossip.updates.standing import Standing
 from gossip.updates.traffic import Traffic
 
 MAX_SEEN: Final = 4096
@@ -177,20 +175,18 @@ class Engine:
         self._pauses = AnnouncedPauses(self.neighbours)
         self._shifts = ShiftClaims(self.neighbours)
         self.pulls = PullPriority(lambda: self.neighbours, self._actions)
-        self._probation = Probation(rounds=config.probation_rounds, seats=liars)
-        self._begun_at = float("-inf")
-        """When our newest chain began (seconds, monotonic)."""
-        self.outvoted_liars = False
-        """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
-        self._stood_with: OrderedDict[PeerId, None] = OrderedDict()
-        """Members of rounds that withstood the liars, the newest last."""
+        self._round_members = RoundMembers(
+            liars=liars,
+            withstands=withstands,
+            max_staleness=config.max_staleness,
+            probation_rounds=config.probation_rounds,
+        )
         self.exchange_times = ExchangeTimes(self.neighbours)
         self.traffic = Traffic(self.stats, self.publisher, self.neighbours, self.exchange_times, liars)
         self.layers = self.traffic.layers
         self._work = WorkLimit(self.neighbours.keys())
         self._identity = identity
         self._liars = liars
-        self._withstands = withstands
         self._config = config
         self._run = run
         self._rng = rng
@@ -369,7 +365,7 @@ class Engine:
             raise RemoteError(Reason.OVERSIZE, f"a payload of {largest} bytes is announced")
         verdict = neighbour.chain.learn(link)
         if self.fetch == "nothing" and verdict is Verdict.NEWS:
-            self._probation.contributed(link.peer)
+            self._round_members.contributed(link.peer)
         self._wake(neighbour, now)
         return verdict
 
@@ -722,7 +718,7 @@ class Engine:
         epoch, and where our role publishes nothing."""
         self.check_publishes()
         self.publisher.begin(epoch=epoch, round=round, base=base)
-        self._begun_at = now
+        self._round_members.chain_began(now)
 
     def publish(
         self,
@@ -825,7 +821,7 @@ class Engine:
         neighbour = self.neighbours.get(what.peer)
         if neighbour is not None:
             neighbour.accepted(what)
-            self._probation.contributed(what.peer)
+            self._round_members.contributed(what.peer)
         if isinstance(what, UpdateHeader):
             self.layers.applied(what, now)
         else:
@@ -869,37 +865,25 @@ class Engine:
 
     def seated_of(self, peers: Iterable[PeerId]) -> list[PeerId]:
         """Return, of these, the established peers, and of those on probation as many as there may be liars."""
-        return self._probation.seated(peers)
+        return self._round_members.seated(peers)
 
     def seated(self) -> dict[PeerId, Neighbour]:
         """Return the neighbours that count in a round, and in the vote on the swarm's round."""
         return {peer: self.neighbours[peer] for peer in self.seated_of(self.neighbours)}
 
     def standing(self, round: int, now: float) -> Standing:
-        """Return who belongs to `round`."""
+        """Return what each neighbour is for `round`."""
         seated = self.seated()
-        return standing(
-            round,
-            {peer: self.round_of(it) for peer, it in seated.items()},
-            self._config.max_staleness,
-            liars=self._liars,
-            trusted=self._trusted_far_ahead(seated),
-            swarm=self._swarm_round_among(seated, now),
-            beginning=now < self._begun_at + ARRIVAL_S,
-            paused=self.paused(round, now).intersection(seated),
-        )
+        swarm, paused = self._swarm_round_among(seated, now), self.paused(round, now)
+        return self._round_members.standing(round, self._rounds_of(seated), swarm=swarm, paused=paused, now=now)
 
-    def _trusted_far_ahead(self, seated: Mapping[PeerId, Neighbour]) -> Collection[PeerId]:
-        """Return those that may count though they are far ahead of all others: with whom rounds withstood the liars.
-        Any other one may have been alone with a liar, and have its model. Where rounds withstand nobody, or could not
-        with these few, they are as good as those that are near."""
-        few = not self.outvoted_liars and len(seated) <= self._liars
-        return seated.keys() if few or not self._withstands else self._stood_with.keys()
+    def _rounds_of(self, seated: Mapping[PeerId, Neighbour]) -> dict[PeerId, int | None]:
+        return {peer: self.round_of(it) for peer, it in seated.items()}
 
     @property
     def has_withstood_liars(self) -> bool:
         """Whether there may be liars, and rounds of this run were held against them, which withstand them."""
-        return self._liars > 0 and self.outvoted_liars and self._withstands
+        return self._round_members.has_withstood_liars
 
     def paused(self, round: int, now: float) -> frozenset[PeerId]:
         """Return the neighbours that are not waited for: those that have said that they are paused, and have not
@@ -927,58 +911,42 @@ class Engine:
 
     def round_closed(self) -> None:
         """Note that a round of ours has closed, and which neighbours have served it."""
-        self._probation.round_closed(self.neighbours)
+        self._round_members.round_closed(self.neighbours)
+
+    @property
+    def outvoted_liars(self) -> bool:
+        """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
+        return self._round_members.outvoted_liars
 
     def stood_with(self) -> Set[PeerId]:
         """Return the members of rounds that withstood the liars, in this process and before; the newest ones."""
-        return self._stood_with.keys()
+        return self._round_members.stood_with
 
     def stood_before(self, peers: Collection[PeerId]) -> None:
         """Note that, before this process began, rounds with these members withstood the liars."""
-        self._probation.vouch(peers)
-        self.round_outvoted_liars(peers)
+        self._round_members.stood_before(peers)
 
     def round_outvoted_liars(self, members: Iterable[PeerId] = ()) -> None:
         """Note that a round had members enough to outvote the liars: from now on a few neighbours are never
         believed."""
-        self.outvoted_liars = True
-        # New keys have a seat in turn, or are there as we start again: who has not served has stood with nobody.
-        for peer in filter(self._probation.is_no_newcomer, members):
-            self._stood_with[peer] = None
-            self._stood_with.move_to_end(peer)
-        while len(self._stood_with) > MAX_STOOD_WITH:
-            self._stood_with.popitem(last=False)
+        self._round_members.round_outvoted_liars(members)
 
     def donors(self, round: int) -> dict[PeerId, int]:
         """Return by how many rounds each seated neighbour whose model is here is behind `round`, of those that are no
         further behind than a member may be. Unlike a member, a donor may be ahead, however far."""
-        oldest = round - self._config.max_staleness
-        rounds = {peer: self.round_of(it) for peer, it in self.seated().items()}
-        return {peer: max(0, round - at) for peer, at in rounds.items() if at is not None and at >= oldest}
+        return self._round_members.donors(round, self._rounds_of(self.seated()))
 
     def swarm_round(self, now: float) -> int | None:
         """Return the highest round that more than `liars` and more than half of the seated neighbours have announced,
         or as many of those that have not said that they are paused; None when too few have announced any. What a paused
-        one said last is old, and a majority of old rounds would take who wakes to an old model.
-
-        Where there never were neighbours enough for that, the present ones are believed up to LEAD_ROUNDS beyond our
-        own round, once all have served: a swarm of two has nobody else to ask, and nothing is promised there.
-        """
+        one said last is old, and a majority of old rounds would take who wakes to an old model."""
         return self._swarm_round_among(self.seated(), now)
 
     def _swarm_round_among(self, seated: Mapping[PeerId, Neighbour], now: float) -> int | None:
         said = {peer: it.announced_round for peer, it in seated.items()}
-        found = swarm_round(said, liars=self._liars, paused=self._pauses.returns(now).keys())
-        if found is None and not self.outvoted_liars and len(said) <= self._liars:
-            found = self._word_of_few(said)
-        return found
-
-    def _word_of_few(self, said: dict[PeerId, int | None]) -> int | None:
         newest = self.publisher.newest
-        if newest is None or not all(map(self._probation.has_served, said)):
-            return None
-        found = swarm_round(said, liars=0)
-        return found if found is not None and found <= newest.body.round + LEAD_ROUNDS else None
+        own = None if newest is None else newest.body.round
+        return self._round_members.swarm_round(said, own=own, paused=self._pauses.returns(now).keys())
 
     # -- offences
 

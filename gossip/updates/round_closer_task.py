@@ -6,6 +6,7 @@ earlier ends before anybody's update can be here, and its node gets ahead of the
 
 import math
 from collections import deque
+from functools import partial
 from typing import Final, Literal
 
 import trio
@@ -14,7 +15,8 @@ from gossip.context import ServiceContext
 from gossip.core.api import Arrivals, RoundView
 from gossip.core.config import GossipConfig
 from gossip.updates.exchange_times import ExchangeTimes
-from gossip.updates.rounds import LEAD_ROUNDS, LearnedDeadline, Standing
+from gossip.updates.rounds import LearnedDeadline
+from gossip.updates.standing import LEAD_ROUNDS, Standing
 
 EXCHANGE_MARGIN: Final = 3.0
 """A round is kept open for so many times the duration of an exchange. One is for the exchange, one for neighbours that
@@ -27,7 +29,7 @@ ninth took 0.3 to 1.5 s. A longer one is measured all the same, and counts from 
 
 
 class RoundCloser:
-    """Closes rounds with a learned deadline; the rule itself is in rounds.py."""
+    """Closes rounds with a learned deadline; with whom they count is in standing.py."""
 
     def __init__(self, context: ServiceContext, exchanges: ExchangeTimes) -> None:
         config = context.config
@@ -64,7 +66,7 @@ class RoundCloser:
         alone goes more slowly than the others until they have caught up: their rounds end at a quorum, after one
         exchange. Where these take longer, as it computes faster, it waits for as long as a round may last."""
         standing = self._standing(round)
-        if self._leaves_the_others(standing):
+        if self._is_held(standing):
             return self._longest
         if standing.staleness or self._anybody_delivers() or self._newly_met():
             return self._exchange_patience()
@@ -74,9 +76,8 @@ class RoundCloser:
     def arrivals(self, round: int) -> Arrivals:
         """Return what has arrived of a round so far, of the neighbours that are not paused, nor too far ahead to count,
         and have announced a round: a newcomer that has not begun is late with nothing."""
-        engine, standing = self._context.engine, self._standing(round)
-        besides = engine.paused(round, trio.current_time()) | standing.beyond
-        said = (it.announced_round for peer, it in engine.seated().items() if peer not in besides)
+        seated, standing = self._context.engine.seated(), self._standing(round)
+        said = (seated[peer].announced_round for peer in standing.candidates)
         rounds = [at for at in said if at is not None]
         announced = sum(at >= round for at in rounds)
         arrived = standing.fresh
@@ -86,7 +87,7 @@ class RoundCloser:
         """Wait for the end of one round; return it."""
         started = trio.current_time()
         closed_by: Literal["quorum", "deadline", "alone"] = "deadline"
-        is_held = self._leaves_the_others(self._standing(round))
+        is_held = self._is_held(self._standing(round))
         with trio.move_on_after(self._deadline.seconds(at_most_s, at_least=self.patience(round))):
             closed_by = await self._enough(round)
         seconds = trio.current_time() - started
@@ -119,20 +120,16 @@ class RoundCloser:
     def _is_quorum(self, standing: Standing, round: int) -> bool:
         if not standing.quorum_reached(self._quorum):  # nor with what is due, which takes longer to find out
             return False
-        if self._leaves_the_others(standing):
-            return False
-        return standing.quorum_reached(self._quorum, due=self._due(round, standing))
+        return not self._is_held(standing) and standing.quorum_reached(self._quorum, due=self._due(round, standing))
 
-    def _leaves_the_others(self, standing: Standing) -> bool:
-        """Return whether all that keep up with us may be liars, or none does, while more than may lie deliver behind
-        us. Such a round averages nothing, and with each we are further ahead: it is held for as long as any. Updates
-        count since as many rounds of ours as members may be behind: one that died is not waited for."""
-        context = self._context
-        if not context.engine.has_withstood_liars or len(standing.staleness) > context.liars:
-            return False
+    def _is_held(self, standing: Standing) -> bool:
+        """Return whether the round is kept open for those behind, for as long as any may be. Updates count since as
+        many rounds of ours as members may be behind: one that died is not waited for."""
         rounds = max(1, self._max_staleness)
         since = self._closed_at[-rounds] if len(self._closed_at) >= rounds else -math.inf
-        return sum(self._exchanges.delivers(peer, since) for peer in standing.behind) > context.liars
+        delivers = partial(self._exchanges.delivers, since=since)
+        engine, liars = self._context.engine, self._context.liars
+        return engine.has_withstood_liars and standing.leaves_others(liars, delivers)
 
     def _standing(self, round: int) -> Standing:
         return self._context.engine.standing(round, trio.current_time())
@@ -142,16 +139,15 @@ class RoundCloser:
         return min(self._longest, EXCHANGE_MARGIN * (FIRST_EXCHANGE_S if seconds is None else seconds))
 
     def _due(self, round: int, standing: Standing) -> int:
-        """Return how many neighbours are too stale to be live, yet deliver, and have announced this round, or one that
-        we had open while an announcement may have been under way; paused ones have nothing under way. Nothing that
+        """Return how many neighbours are no members yet, but deliver, and have announced this round, or one that we
+        had open while an announcement may have been under way; paused ones have nothing under way. Nothing that
         those far ahead send would make the round a member's: to wait for it is to wait until the deadline."""
-        engine, since = self._context.engine, self._since()
+        seated, since = self._context.engine.seated(), self._since()
         opened = trio.current_time() - self._exchange_patience()
         least = round - sum(at >= opened for at in self._closed_at)
-        counted = standing.staleness.keys() | standing.beyond | engine.paused(round, trio.current_time())
-        stale = {peer: it for peer, it in engine.seated().items() if peer not in counted}
         return sum(
-            (it.announced_round or 0) >= least and self._exchanges.delivers(peer, since) for peer, it in stale.items()
+            (seated[peer].announced_round or 0) >= least and self._exchanges.delivers(peer, since)
+            for peer in standing.overdue
         )
 
     def _anybody_delivers(self) -> bool:

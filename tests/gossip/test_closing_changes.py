@@ -12,7 +12,8 @@ from gossip.core.config import GossipConfig
 from gossip.core.ids import PeerId
 from gossip.updates.exchange_times import ExchangeTimes
 from gossip.updates.round_closer_task import RoundCloser
-from gossip.updates.rounds import LearnedDeadline, Standing, standing
+from gossip.updates.rounds import LearnedDeadline
+from gossip.updates.standing import standing
 
 
 def test_a_deadline_keeps_what_it_learned_under_other_bounds() -> None:
@@ -29,15 +30,15 @@ def test_a_deadline_keeps_what_it_learned_under_other_bounds() -> None:
 
 
 async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
-    present = Standing(staleness={"a": 0, "b": 1}, fresh=1, neighbours=2)  # type: ignore[dict-item]
+    a, b = PeerId("a"), PeerId("b")
     engine = SimpleNamespace(
-        standing=lambda round, now: present,
+        standing=lambda round, now: standing(round, {a: round, b: round - 1}, 4),
         has_withstood_liars=False,
         round_closed=lambda: None,
         seated=dict,
         paused=lambda round, now: frozenset(),
         unawaited=frozenset(),
-        neighbours=present.staleness,
+        neighbours={a, b},
         degrees_of=lambda peers: dict.fromkeys(peers, 2),
     )
     config = GossipConfig(quorum=1.0, initial_deadline_s=7.0)

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from gossip.core.config import GossipConfig
 from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
-from gossip.updates.rounds import LEAD_ROUNDS, LearnedDeadline, standing, swarm_round
+from gossip.updates.rounds import LearnedDeadline, swarm_round
+from gossip.updates.standing import LEAD_ROUNDS, standing
 
 A, B, C, D = (PeerId(letter) for letter in "ABCD")
 

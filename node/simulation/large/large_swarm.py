@@ -1,10 +1,11 @@
 """A swarm of thousands: real learning rules, on a clock that goes in ticks, with links and membership by arithmetic.
 
 What is the nodes' own code: the sync strategy with its codec, aggregator and outer step (one a node), when a round
-closes (gossip/updates/rounds.py), whom the rings put beside whom, how phases are cut short or lengthened, attacks. What
-is not: there is no protocol. Membership is known to all at once, nobody is scored, a payload reaches all neighbours of
-its author when it has reached the last of them (so that each model is decoded once, and held once), and steps begin and
-end on ticks of the fastest device's step. The faithful mode has all of that; a test holds the two together.
+closes (gossip/updates/standing.py), whom the rings put beside whom, how phases are cut short or lengthened, attacks.
+What is not: there is no protocol. Membership is known to all at once, nobody is scored, a payload reaches all
+neighbours of its author when it has reached the last of them (so that each model is decoded once, and held once), and
+steps begin and end on ticks of the fastest device's step. The faithful mode has all of that; a test holds the two
+together.
 """
 
 import heapq
@@ -23,7 +24,8 @@ from gossip.transport.memory.wan import STREAM_BYTES
 from gossip.updates.announcer_task import repetitions
 from gossip.updates.audits import audit_every, phase_of
 from gossip.updates.round_closer_task import EXCHANGE_MARGIN, FIRST_EXCHANGE_S
-from gossip.updates.rounds import Standing, standing, swarm_round
+from gossip.updates.rounds import swarm_round
+from gossip.updates.standing import Standing, standing, trusted_far_ahead
 from node.simulation.derived import derived, rng_of
 from node.simulation.large.large_logs import LargeLogs
 from node.simulation.large.large_node import LargeNode, OpenRound
@@ -291,13 +293,19 @@ class LargeSwarm:
     def _standing(self, node: LargeNode) -> Standing:
         applied = dict(zip(node.around_ids, [other.arrived for other in node.around], strict=True))
         liars = node.config.sync.f
-        few = not node.stood_with and len(applied) <= liars
+        trusted = trusted_far_ahead(
+            applied.keys(),
+            node.stood_with,
+            outvoted_liars=bool(node.stood_with),
+            liars=liars,
+            withstands=node.withstands,
+        )
         return standing(
             node.round,
             applied,
             node.config.network.max_staleness,
             liars=liars,
-            trusted=applied if few or not node.withstands else node.stood_with,
+            trusted=trusted,
             swarm=self._swarm_round(node),
         )
 
