@@ -45,8 +45,8 @@ MOST_S = 900.0
 MEMORY = Path("/dev/shm")
 """A disk that fsync costs nothing on, where there is one."""
 
-LEFT_OUT = ("rss_bytes", "cpu_s", "path", "checkpoint", "run_dir")
-"""Fields of events that differ between machines."""
+LEFT_OUT = ("rss_bytes", "cpu_s", "free_bytes", "path", "checkpoint", "run_dir")
+"""Fields of events that differ between machines, or from one moment to the next."""
 
 
 @dataclass(frozen=True)
