@@ -256,7 +256,27 @@ async def rejoin(node: Node, vote: Vote = _of_all, *, entering_above: int | None
         return await _rejoin(node, vote, entering_above, least=donors)
 
 
+def _next_epoch(node: Node, *, starts: bool) -> int | None:
+    """Return the epoch of the next chain; None, and say so once, where the disk does not take it and the node has work
+    to lose. Raises RunError where it only `starts`."""
+    try:
+        epoch = node.next_epoch()
+    except RunError as error:
+        if starts:
+            raise
+        if not node.state.owes_epoch:
+            message = f"{error.message}: this node cannot take the others' model, and goes on with its own until it can"
+            node.journal.emit(WarningEvent(message=message))
+        node.state.owes_epoch = True
+        return None
+    node.state.owes_epoch = False
+    return epoch
+
+
 async def _rejoin(node: Node, vote: Vote, entering_above: int | None, *, least: int) -> bool:
+    epoch = _next_epoch(node, starts=entering_above is not None)
+    if epoch is None:
+        return False
     found = await _donors(node, vote, entering_above, least=least)
     if found is None and not _is_beyond(entering_above, vote(node)):
         return False  # those that have begun meanwhile are where this node is
@@ -271,7 +291,7 @@ async def _rejoin(node: Node, vote: Vote, entering_above: int | None, *, least: 
     async with node.strategy_lock:
         theta_d = await node.executor.offload(lambda: node.strategy.adopt(donors), work=SideWork.AGGREGATE)
         snapshot = await node.executor.offload(node.snapshots.cut)
-        await node.service.begin_epoch(epoch=node.next_epoch(), round=at, snapshot=snapshot)
+        await node.service.begin_epoch(epoch=epoch, round=at, snapshot=snapshot)
     node.inner.replace(theta_d, at_step=node.config.train.first_step(entered))
     node.state.enter_round(entered)
     node.journal.emit(Joined(round=entered, donors=len(donors), peers=sorted(donors)))

@@ -50,6 +50,8 @@ class RunState:
     """Rounds in a row without a step taken (divergence.py)."""
     owes_checkpoint: bool = False
     """Whether the newest checkpoint that was due could not be written: it is tried again after every round."""
+    owes_epoch: bool = False
+    """Whether the disk did not take the epoch of a new chain: the others' model is taken when it does."""
     unsaved: str | None = None
     """Why the model of the last round, or at an interruption, could not be written; None where it could."""
     saved_round: int | None = None

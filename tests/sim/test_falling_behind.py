@@ -6,6 +6,7 @@ import pytest
 import trio
 from sim_swarm import swarm
 
+from node.system.errors import RunError
 from node.training import run_watch
 
 
@@ -21,3 +22,36 @@ async def test_a_late_joiner_is_counted_as_one_that_took_a_model(
         while two.node.state.round < 40:  # noqa: ASYNC110  # the same
             await trio.sleep(0.05)
         assert len([each for each in two.told("warning") if "fell behind" in each["message"]]) == 1
+
+
+async def test_a_full_disk_keeps_it_with_its_own_model_until_it_can_begin_a_chain(
+    tmp_path: Path, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chain begins with an epoch that is on the disk: without it, a restart could sign two histories."""
+    async with swarm(tmp_path) as members:
+        behind, *others = [await members.start(name, wait_for=2, train={"rounds": 600}) for name in ("a", "b", "c")]
+        while behind.node.state.round < 5:  # noqa: ASYNC110
+            await trio.sleep(0.05)
+        advance, refused = behind.node.epochs.advance, []
+
+        def full() -> int:
+            refused.append(trio.current_time())
+            raise RunError("cannot write a/epoch: No space left on device", "free some disk space")
+
+        monkeypatch.setattr(behind.node.epochs, "advance", full)
+        async with behind.node.strategy_lock:
+            while others[0].node.state.round < behind.node.state.round + 40:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        while len(refused) < 3:  # noqa: ASYNC110
+            await trio.sleep(0.05)
+        assert not behind.told("joined")
+        assert [each["message"] for each in behind.told("warning") if "epoch" in each["message"]] == [
+            "cannot write a/epoch: No space left on device: this node cannot take the others' model, and goes on with "
+            "its own until it can"
+        ]
+        monkeypatch.setattr(behind.node.epochs, "advance", advance)
+        while not behind.told("joined"):  # noqa: ASYNC110
+            await trio.sleep(0.05)
+        assert behind.node.state.round >= others[0].node.state.round - 10
+        for each in (behind, *others):
+            each.stop.set()
