@@ -16,7 +16,7 @@ from gossip.core.api import Arrivals, RoundView
 from gossip.core.config import GossipConfig
 from gossip.updates.exchange_times import ExchangeTimes
 from gossip.updates.rounds import LearnedDeadline
-from gossip.updates.standing import LEAD_ROUNDS, Standing
+from gossip.updates.standing import LEAD_ROUNDS, Progress, Standing
 
 EXCHANGE_MARGIN: Final = 3.0
 """A round is kept open for so many times the duration of an exchange. One is for the exchange, one for neighbours that
@@ -74,13 +74,13 @@ class RoundCloser:
         return min(self._longest, delivered or 0.0)
 
     def arrivals(self, round: int) -> Arrivals:
-        """Return what has arrived of a round so far, of the neighbours that are not paused, nor too far ahead to count,
+        """Return what has arrived of a round so far, of the neighbours that are awaited and not too far ahead to count,
         and have announced a round: a newcomer that has not begun is late with nothing."""
         seated, standing = self._context.engine.seated(), self._standing(round)
-        said = (seated[peer].announced_round for peer in standing.candidates)
-        rounds = [at for at in said if at is not None]
+        awaited = standing.candidates
+        rounds = [at for peer in awaited if (at := seated[peer].announced_round) is not None]
         announced = sum(at >= round for at in rounds)
-        arrived = standing.fresh
+        arrived = sum(standing.progress[peer] is Progress.FRESH for peer in awaited)
         return Arrivals(neighbours=len(rounds), announced=max(announced, arrived), arrived=arrived)
 
     async def close(self, round: int, at_most_s: float) -> RoundView:

@@ -1,6 +1,6 @@
 """Other rules for closing rounds in the middle of a run, as a private swarm's newer manifest brings them."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import SimpleNamespace
 
 import pytest
@@ -57,11 +57,15 @@ NEAR, FAR = [PeerId(letter) for letter in "abc"], [PeerId(letter) for letter in 
 
 
 def closer(
-    applied: dict[PeerId, int | None], delivering: Iterable[PeerId], *, withstood: bool = True
+    applied: dict[PeerId, int | None],
+    delivering: Iterable[PeerId],
+    *,
+    withstood: bool = True,
+    paused: Collection[PeerId] = (),
 ) -> tuple[RoundCloser, ExchangeTimes]:
     """Of a node with these neighbours, of whom some have just delivered an update."""
     engine = SimpleNamespace(
-        standing=lambda round, now: standing(round, applied, 4, liars=1, trusted=FAR),
+        standing=lambda round, now: standing(round, applied, 4, liars=1, trusted=FAR, paused=paused),
         has_withstood_liars=withstood,
         round_closed=lambda: None,
         seated=lambda: {peer: SimpleNamespace(announced_round=at, tracked=True) for peer, at in applied.items()},
@@ -83,6 +87,12 @@ async def test_a_round_is_not_kept_open_for_those_that_are_too_far_ahead_to_coun
     view = await round_closer.close(5, at_most_s=60.0)
     assert (view.closed_by, view.fresh) == ("quorum", 4)
     assert round_closer.arrivals(5) == Arrivals(neighbours=4, announced=4, arrived=4)
+
+
+async def test_of_neighbours_that_are_not_awaited_nothing_counts_as_arrived(autojump_clock) -> None:
+    """Those that are here would hide that those that are awaited come late."""
+    round_closer, _ = closer({NEAR[0]: 4, NEAR[1]: 5, NEAR[2]: 5}, delivering=NEAR, paused=NEAR[1:])
+    assert round_closer.arrivals(5) == Arrivals(neighbours=1, announced=0, arrived=0)
 
 
 @pytest.mark.parametrize(
