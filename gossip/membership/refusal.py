@@ -34,6 +34,9 @@ ASK: Final = "ask an admin for a new invite (a revoked node takes it up in a fre
 SET_CLOCK: Final = "set this machine's clock, and start the node again"
 """The same where a membership is to begin only later, by the clock of the machine that it was made on."""
 
+ASK_OR_SET_CLOCK: Final = "set that clock if it is wrong, and start the node again; else ask an admin for a new invite"
+"""The same where a membership is over by that clock."""
+
 _MAX_REASON_CHARS: Final = 16
 _PROOF_ROOM: Final = MAX_REFUSAL_BYTES - 32
 """Bytes of a refusal, less the reason and the headers."""
@@ -145,10 +148,9 @@ def ended_words(shown: Certificate | SwarmClaim, revocation: Revocation | None, 
         by = revocation.admin.hex()[:_SHOWN_DIGITS]
         return f"your membership was revoked by admin {by} on {_moment(revocation.issued_at)}{why}"
     if error.reason is Reason.EXPIRED and isinstance(shown, Certificate):
-        if shown.grant.expires is not None and expired(shown, now):
-            return f"your membership ended on {_moment(shown.grant.expires)}"
-        began = _moment(shown.newest_time)
-        return f"your membership begins on {began}, and this machine's clock says {_moment(int(now))}"
+        over = shown.grant.expires is not None and expired(shown, now)
+        when = f"ended on {_moment(shown.grant.expires or 0)}" if over else f"begins on {_moment(shown.newest_time)}"
+        return f"your membership {when}, and this machine's clock says {_moment(int(now))}"
     if error.detail == NOT_BY_AN_ADMIN and isinstance(shown, Certificate):
         by = shown.grant.admin.hex()[:_SHOWN_DIGITS]
         return f"your membership is void: {by}, who gave your invite, is no admin any more"
@@ -159,8 +161,9 @@ def ended_words(shown: Certificate | SwarmClaim, revocation: Revocation | None, 
 
 def ended_advice(shown: Certificate | SwarmClaim, error: RemoteError, now: float) -> str:
     """Return what the node's owner can do about what `ended_words` says of the same."""
-    early = error.reason is Reason.EXPIRED and isinstance(shown, Certificate) and not expired(shown, now)
-    return SET_CLOCK if early else ASK
+    if error.reason is not Reason.EXPIRED or not isinstance(shown, Certificate):
+        return ASK
+    return ASK_OR_SET_CLOCK if expired(shown, now) else SET_CLOCK
 
 
 def _moment(unix_time: int) -> str:

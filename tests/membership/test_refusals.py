@@ -18,7 +18,7 @@ from gossip.membership import (
 )
 from gossip.membership.admission import EXPLAINED_BURST, EXPLAINED_PER_S
 from gossip.membership.refusal import (
-    ASK,
+    ASK_OR_SET_CLOCK,
     SET_CLOCK,
     TOLD,
     EndedError,
@@ -249,8 +249,10 @@ def test_who_comes_too_late_is_told_so_and_of_nobody_else() -> None:
 def test_an_end_date_needs_nobody_s_word() -> None:
     late = member(certificate(A))
     late._now = lambda: NOW + 10_000.0
-    assert late.ended() == "your membership ended on 2027-01-15 09:00 UTC"
-    assert late.advice() == ASK
+    assert late.ended() == (
+        "your membership ended on 2027-01-15 09:00 UTC, and this machine's clock says 2027-01-15 10:46 UTC"
+    )
+    assert late.advice() == ASK_OR_SET_CLOCK
 
 
 def test_a_clock_that_was_set_back_is_named_and_not_an_end_that_has_not_come() -> None:
