@@ -29,7 +29,7 @@ def ports(subject: Subject) -> list[Finding]:
 def _port(address: str) -> Finding:
     host, port = host_and_port(address)
     if port == 0:
-        seen = f"{address}: any free port, another one at each start"
+        seen = f"{address}: any free port, at later starts the same where it is free"
         fix = "to be dialled through a router, give a fixed one, such as --listen /ip4/0.0.0.0/tcp/4001"
         return Finding(check="port", level="ok", seen=seen, fix=fix)
     try:

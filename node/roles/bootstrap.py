@@ -42,7 +42,7 @@ from node.swarm import credentials
 from node.system.addresses import UNDIALABLE_WARNING, best_address, is_undialable
 from node.system.disk import disk_free
 from node.system.errors import EXIT_INTERRUPTED, RunError, UsageError
-from node.system.run_dir import ADDRESSES
+from node.system.run_dir import ADDRESSES, PORTS
 from node.system.signals import until_signal
 from node.system.spool_check import check_spool
 from node.training.former_member import until_told
@@ -140,6 +140,7 @@ async def _run(config: BootstrapConfig, node_dir: Path, emit: EventLog, passphra
     transport = Libp2pTransport(
         Libp2pConfig(
             listen=network.listens_on,
+            ports_file=node_dir / PORTS,
             announce=network.announce,
             swarm=network.swarm,
             bounds=network.bounds(),

@@ -82,6 +82,7 @@ from node.system.run_dir import (
     CROSSINGS,
     ENERGY,
     EPOCH,
+    PORTS,
     REGIONAL_STATED,
     STATISTICS,
     SUMMARY,
@@ -260,6 +261,7 @@ async def run(
     transport = Libp2pTransport(
         Libp2pConfig(
             listen=config.network.listens_on,
+            ports_file=node_dir / PORTS,
             announce=config.network.announce,
             swarm=config.network.swarm,
             bounds=config.network.bounds(),

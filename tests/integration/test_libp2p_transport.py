@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from pathlib import Path
 
 import pytest
 import trio
@@ -200,3 +201,24 @@ async def test_a_protocol_that_the_peer_does_not_have() -> None:
         await a.transport.dial(b.address)
         with pytest.raises(TransportError, match="does not speak"):
             await a.transport.open_stream(b.peer_id, "/other/1")
+
+
+async def test_a_node_listens_where_it_did_last_if_nobody_else_does(tmp_path: Path) -> None:
+    ports_file = tmp_path / "ports"
+    addresses = []
+    for _ in range(2):
+        one = Node(seed=b"a" * 32, ports_file=ports_file)
+        async with running(one):
+            addresses.append(one.address)
+    assert addresses[0] == addresses[1]
+    first, copy = Node(seed=b"a" * 32, ports_file=ports_file), Node(seed=b"b" * 32, ports_file=ports_file)
+    async with running(first), running(copy):
+        assert first.address == addresses[0]
+        assert port_of(copy.address) not in (0, port_of(first.address)), "a port that is taken is no error"
+    given = Node(seed=b"a" * 32, ports_file=ports_file, listen=(f"/ip4/127.0.0.1/tcp/{port_of(addresses[0])}",))
+    async with running(given):
+        assert given.address == addresses[0]
+
+
+def port_of(address: str) -> int:
+    return int(address.split("/")[4])

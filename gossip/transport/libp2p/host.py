@@ -45,6 +45,7 @@ from gossip.transport.connection_limits import (
 from gossip.transport.handshake_admission import AdmissionDeniedError, HandshakeAdmission
 from gossip.transport.libp2p.data_link import MAGIC, DataLink
 from gossip.transport.libp2p.fault_guard import Faults
+from gossip.transport.libp2p.kept_ports import KeptPorts
 from gossip.transport.libp2p.libp2p_errors import caused_by
 from gossip.transport.libp2p.member_security import guarded_upgrader, host_of, readmit
 from gossip.transport.libp2p.ping import PingAnswers
@@ -90,11 +91,12 @@ class BoundedSwarm(Swarm):  # type: ignore[misc]
         faults: Faults,
         handshake_admission: HandshakeAdmission,
         psk: PresharedKey | None,
+        kept_ports: KeptPorts,
     ) -> None:
         peerstore = PeerStore()
         retry_never = RetryConfig(max_retries=0)
         self.wire = WireBytes()
-        self._tcp = OwnPortTcp(psk, self.wire)
+        self._tcp = OwnPortTcp(psk, self.wire, kept_ports)
         super().__init__(peer_id, peerstore, upgrader, [self._tcp], retry_never, config)
         self._handshake_admission = handshake_admission
         self._bounds = bounds
@@ -361,6 +363,7 @@ def build_host(
     bounds: ConnectionBounds,
     handshake_admission: HandshakeAdmission,
     psk: PresharedKey | None,
+    kept_ports: KeptPorts,
 ) -> GuardedHost:
     """A host for the Ed25519 key of `seed` (32 bytes): Noise alone (trap 9), with the door behind it, yamux alone, TCP
     alone, behind `psk` if there is one."""
@@ -380,7 +383,14 @@ def build_host(
     upgrader = guarded_upgrader(noise, NOISE_ID, {YAMUX_ID: SteadyYamux}, handshake_admission)
     upgrader.muxer_multistream = SteadyMuxer(YAMUX_ID, settings)
     swarm = BoundedSwarm(
-        ID.from_pubkey(key_pair.public_key), upgrader, config, bounds, settings.faults, handshake_admission, psk
+        ID.from_pubkey(key_pair.public_key),
+        upgrader,
+        config,
+        bounds,
+        settings.faults,
+        handshake_admission,
+        psk,
+        kept_ports,
     )
     swarm.peerstore.add_key_pair(swarm.get_peer_id(), key_pair)
     return GuardedHost(swarm, serve, settings.faults)

@@ -37,6 +37,7 @@ from gossip.transport.libp2p.data_channels import PROTOCOL as DATA_PROTOCOL
 from gossip.transport.libp2p.data_channels import Channels, Way
 from gossip.transport.libp2p.fault_guard import Faults, GuardedManager
 from gossip.transport.libp2p.host import BoundedSwarm, build_host
+from gossip.transport.libp2p.kept_ports import KeptPorts
 from gossip.transport.libp2p.libp2p_errors import translated, unwrapped
 from gossip.transport.libp2p.libp2p_stream import Libp2pStream
 from gossip.transport.libp2p.multiaddrs import parse_dial, parse_listen, parse_peer
@@ -68,6 +69,8 @@ class Libp2pConfig:
     """Names the gossipsub topic."""
     listen: tuple[str, ...] = ("/ip4/127.0.0.1/tcp/0",)
     """Multiaddrs to listen on; port 0 is any free one."""
+    ports_file: Path | None = None
+    """Where the port that was found for a port 0 is kept, to be tried first at the next start; None: nowhere."""
     announce: tuple[str, ...] = ()
     """What to hand out as our addresses instead of those we listen on (behind a port forwarding)."""
     dial_timeout_s: float = 15.0
@@ -123,7 +126,8 @@ class Libp2pTransport:
             keeps=lambda peer: self._swarm.keeps(peer),
         )
         self._handshake_admission = HandshakeAdmission(admission, self._faults.note)
-        self._host = build_host(seed, self._serve, settings, config.bounds, self._handshake_admission, psk)
+        kept_ports = KeptPorts(config.ports_file)
+        self._host = build_host(seed, self._serve, settings, config.bounds, self._handshake_admission, psk, kept_ports)
         self._swarm: BoundedSwarm = self._host.get_network()
         self._peer_id = PeerId(str(self._host.get_id()))
         self._dialling: dict[PeerId, trio.Lock] = {}

@@ -23,6 +23,7 @@ from multiaddr import Multiaddr
 
 from gossip.core.errors import LocalError
 from gossip.transport.handshake_admission import AdmissionDeniedError
+from gossip.transport.libp2p.kept_ports import KeptPorts
 from gossip.transport.pnet import PnetStream, PresharedKey
 from gossip.transport.wire_bytes import WireBytes
 
@@ -164,17 +165,36 @@ class OwnPortListener:
 
     background_nursery: trio.Nursery
 
-    def __init__(self, handler: Callable[[Any], Awaitable[None]], psk: PresharedKey | None, wire: WireBytes) -> None:
+    def __init__(
+        self,
+        handler: Callable[[Any], Awaitable[None]],
+        psk: PresharedKey | None,
+        wire: WireBytes,
+        kept_ports: KeptPorts,
+    ) -> None:
         self._handler = handler
         self._psk = psk
         self._wire = wire
+        self._kept_ports = kept_ports
         self._scope = trio.CancelScope()
         self._sockets: list[trio.SocketListener] = []
 
     async def listen(self, maddr: Multiaddr) -> None:
-        """Bind and serve. Raises LocalError, which names the port when it is taken."""
-        self._sockets.append(await _open_listener(*host_and_port(maddr)))
+        """Bind and serve; for port 0 on the port of the last start, if that is free. Raises LocalError, which names the
+        port when it is taken."""
+        host, port = host_and_port(maddr)
+        listener = await self._kept(host) if port == 0 else None
+        listener = listener or await _open_listener(host, port)
+        if port == 0:
+            self._kept_ports.keep(host, listener.socket.getsockname()[1])
+        self._sockets.append(listener)
         self.background_nursery.start_soon(self._serve)
+
+    async def _kept(self, host: str) -> trio.SocketListener | None:
+        port = self._kept_ports.of(host)
+        with suppress(LocalError):
+            return await _open_listener(host, port) if port else None
+        return None
 
     async def _serve(self) -> None:
         with self._scope:
@@ -198,10 +218,11 @@ class OwnPortListener:
 class OwnPortTcp(TCP):  # type: ignore[misc]
     """libp2p's TCP transport over the two classes above. `psk`: of a private network; `wire` counts all bytes."""
 
-    def __init__(self, psk: PresharedKey | None, wire: WireBytes) -> None:
+    def __init__(self, psk: PresharedKey | None, wire: WireBytes, kept_ports: KeptPorts) -> None:
         super().__init__()
         self._psk = psk
         self._wire = wire
+        self._kept_ports = kept_ports
 
     async def dial(self, maddr: Multiaddr) -> RawConnection:
         """A raw connection; names are resolved by the system, which also knows /etc/hosts."""
@@ -214,7 +235,7 @@ class OwnPortTcp(TCP):  # type: ignore[misc]
 
     def create_listener(self, handler_function: Callable[[Any], Awaitable[None]]) -> OwnPortListener:
         """A listener that hands accepted streams to `handler_function`."""
-        return OwnPortListener(handler_function, self._psk, self._wire)
+        return OwnPortListener(handler_function, self._psk, self._wire, self._kept_ports)
 
 
 async def _open_listener(host: str, port: int) -> trio.SocketListener:
