@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from gossip.core.atomic_file import sync_folder
-from node.system.errors import RunError, UsageError
+from node.system.errors import RunError, UsageError, cannot_write
 from node.system.run_dir import no_locks
 
 What: TypeAlias = Literal["released", "torn", "head"]
@@ -363,9 +363,7 @@ def _opened(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise RunError(
-            f"cannot write {path}: {error.strerror}", "free some disk space, or give another --run-dir"
-        ) from error
+        raise cannot_write(path, error) from error
 
 
 def _locked(path: Path) -> int:

@@ -44,7 +44,7 @@ def as_data(value: Any) -> str:
 def write(document: ReportDocument, path: Path) -> int:
     """Write the file whole or not at all; return its bytes. RunError when the disk does not take it."""
     data = as_html(document).encode("utf-8", errors="replace")  # a lone surrogate in a name
-    write_atomic(path, data)
+    write_atomic(path, data, "or give another --out")
     return len(data)
 
 

@@ -23,12 +23,18 @@ OUR_BUG = "this is a bug of p2ptrain: run again with --debug and report what it 
 
 LOOK_AT_THE_DEVICE = "look at the device (nvidia-smi, dmesg)"
 
+_TO_WRITE = {
+    errno.ENOSPC: "free some disk space",
+    errno.EDQUOT: "free some of the quota",
+    errno.EACCES: "give this user the right to write there",
+    errno.EPERM: "give this user the right to write there",
+    errno.EROFS: "mount its file system for writing",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+}
+"""What lets a file be written that could not be."""
+
 _OS_HINTS = {
-    errno.ENOSPC: "free some disk space, or give another folder by --run-dir or --out",
-    errno.EDQUOT: "free some of the quota, or give another folder by --run-dir or --out",
-    errno.EACCES: "give a folder that may be written, by --run-dir or --out",
-    errno.EPERM: "give a folder that may be written, by --run-dir or --out",
-    errno.EROFS: "the file system is read-only; give another folder by --run-dir or --out",
+    **{number: f"{how}, or give another folder by --run-dir or --out" for number, how in _TO_WRITE.items()},
     errno.EADDRINUSE: "choose another port, or 0 for any free one",
     errno.EMFILE: "raise the limit on open files (ulimit -n 4096)",
 }
@@ -71,6 +77,12 @@ class UsageError(P2PTrainError):
 
 class RunError(P2PTrainError):
     """A run could not start or go on."""
+
+
+def cannot_write(path: object, error: OSError, otherwise: str = "or give another --run-dir") -> RunError:
+    """Return what to raise where the disk does not take a file; `otherwise` follows what would let it be written."""
+    how = _TO_WRITE.get(error.errno or 0, "look at its disk")
+    return RunError(f"cannot write {path}: {error.strerror or error}", f"{how}, {otherwise}")
 
 
 def translate(error: BaseException) -> P2PTrainError:

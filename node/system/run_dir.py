@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from gossip.core import atomic_file
-from node.system.errors import RunError, UsageError
+from node.system.errors import RunError, UsageError, cannot_write
 
 DEFAULT_ROOT = Path("runs")
 LOCK = "lock"
@@ -181,17 +181,15 @@ def is_held(folder: Path) -> bool:
     return False
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes, otherwise: str = "or give another --run-dir") -> None:
     """Replace a file of the run folder whole or not at all (`gossip/core/atomic_file.py`). RunError when the disk does
-    not take it."""
+    not take it, with what to do `otherwise`."""
     try:
         atomic_file.write_atomic(path, data)
     except (FileExistsError, IsADirectoryError) as error:  # by --out
         raise RunError(f"cannot write {path}: {error.strerror}", "give the name of a file") from error
     except OSError as error:
-        raise RunError(
-            f"cannot write {path}: {error.strerror}", "free some disk space, or give another --run-dir"
-        ) from error
+        raise cannot_write(path, error, otherwise) from error
 
 
 def node_dirs(path: Path) -> list[Path]:

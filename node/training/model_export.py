@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from gossip.core.atomic_file import rename_durably
-from node.system.errors import RunError, UsageError
+from node.system.errors import RunError, UsageError, cannot_write
 from node.training.evaluation import LoadedModel, mean_model
 from node.training.replaced_folder import put_folder
 from p2ptrain.tasks.base import Pretrained
@@ -59,9 +59,7 @@ def export_folder(models: list[LoadedModel], out: Path, *, merged: bool) -> Expo
                 _sync(file)
         put_folder(beside, out)
     except OSError as error:
-        raise RunError(
-            f"cannot write {out}: {error.strerror}", "free some disk space, or give another --out"
-        ) from error
+        raise cannot_write(out, error, "or give another --out") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return Exported(tensors=_tensors_in(out), parameters=models[0].trainer.numel)
@@ -86,9 +84,7 @@ def export_graph(models: list[LoadedModel], out: Path, *, int8: bool = False) ->
                 quantized = quantize_onnx(whole, small, _held_out_pairs(models[0]))
             _put_graph(small if int8 else whole, out)
     except OSError as error:
-        raise RunError(
-            f"cannot write {out}: {error.strerror}", "free some disk space, or give another --out"
-        ) from error
+        raise cannot_write(out, error, "or give another --out") from error
     return Exported(
         tensors=len(model.state_dict()),
         parameters=models[0].trainer.numel,

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save
 
 from gossip.core.atomic_file import write_atomic
-from node.system.errors import RunError, UsageError
+from node.system.errors import RunError, UsageError, cannot_write
 from p2ptrain.saved.models import NotFiniteError, RunModels, SavedModelError, state_dict
 from p2ptrain.training.layout import DTYPES
 
@@ -48,5 +48,4 @@ def write(out: Path, state: dict[str, torch.Tensor], metadata: dict[str, str]) -
     try:
         write_atomic(out, save(state, metadata))
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise RunError(f"cannot write {out}: {reason}", "free some disk space, or give another --out") from error
+        raise cannot_write(out, error, "or give another --out") from error

@@ -27,9 +27,10 @@ def check_saved(node: Node) -> None:
         return
     kept = node.checkpoints.newest_whole()
     newest = "no checkpoint is there" if kept is None else f"the newest checkpoint is {kept}"
+    then = "begin again" if kept is None else "go on from there"
     raise RunError(
         f"trained {node.state.round} rounds, but the model was not saved: {node.state.unsaved}; {newest}",
-        f"then go on from there: {command(node.checkpoints.folder.parent)}",
+        f"then {then}: {command(node.checkpoints.folder.parent)}",
     )
 
 

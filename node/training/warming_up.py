@@ -19,7 +19,7 @@ from node.config.schema import Config
 from node.config.warm_up_section import WarmUpConfig
 from node.events.event_types import StatisticsShared, WarmedUp, WarningEvent
 from node.privacy.budget import PrivacyBudget
-from node.system.errors import RunError, UsageError
+from node.system.errors import RunError, UsageError, cannot_write
 from node.training.node import Node
 from p2ptrain.privacy.base import Release
 from p2ptrain.privacy.secret_random import SecretRandom
@@ -127,8 +127,7 @@ class WarmUp:
         try:
             write_atomic(self._file, data)
         except OSError as error:
-            message = f"cannot write {self._file}: {error.strerror}"
-            raise RunError(message, "free some disk space, and start the node again") from error
+            raise cannot_write(self._file, error, "and start the node again") from error
 
     def _kept(self) -> StatedData | None:
         """Return the statement of an earlier start; None where there is none of this task."""

@@ -451,7 +451,8 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
     assert (code, told) == (1, "")
-    assert err == f"error: cannot write {out}: File too large; free some disk space, or give another --out\n"
+    how = "raise the limit on the size of files (ulimit -f), or give another --out"
+    assert err == f"error: cannot write {out}: File too large; {how}\n"
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
     assert out.read_bytes() == b"mine"
 
