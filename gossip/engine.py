@@ -130,14 +130,14 @@ class Engine:
         rng: random.Random,
         roles: Roles | None = None,
         liars: int = 1,
-        withstands: bool = True,
+        withstood_by: int = 3,
         connections: Connections = NoConnections(),
         layout: RegionLayout = RegionLayout(),
         bound: Callable[[PeerId], frozenset[str]] = bound_to_none,
     ) -> None:
         """`liars`: how many liars may be among the neighbours, and among the members of a region that publish its
-        model. `withstands`: whether rounds of enough members withstand these. `bound`: the regions that a member's
-        certificates allow, none where they allow all."""
+        model. `withstood_by`: how few members, own model included, withstand these in a round; 0: no number does.
+        `bound`: the regions that a member's certificates allow, none where they allow all."""
         self.me = identity.peer_id
         self._connections = connections
         self.scope = Scope(swarm=config.named, run=run.run_id)
@@ -177,7 +177,7 @@ class Engine:
         self.pulls = PullPriority(lambda: self.neighbours, self._actions)
         self._round_members = RoundMembers(
             liars=liars,
-            withstands=withstands,
+            withstood_by=withstood_by,
             max_staleness=config.max_staleness,
             probation_rounds=config.probation_rounds,
         )
@@ -881,9 +881,9 @@ class Engine:
         return {peer: self.round_of(it) for peer, it in seated.items()}
 
     @property
-    def has_withstood_liars(self) -> bool:
-        """Whether there may be liars, and rounds of this run were held against them, which withstand them."""
-        return self._round_members.has_withstood_liars
+    def least_members(self) -> int:
+        """How few members, own model included, a round has to have where one of this run withstood the liars."""
+        return self._round_members.least_members
 
     def paused(self, round: int, now: float) -> frozenset[PeerId]:
         """Return the neighbours that are not waited for: those that have said that they are paused, and have not

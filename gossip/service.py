@@ -144,7 +144,7 @@ class GossipService(Handlers):
             rng=rng,
             roles=roles,
             liars=1 if tracked is None else tracked.liars,
-            withstands=tracked is None or tracked.withstands,
+            withstood_by=3 if tracked is None else tracked.withstood_by,
             connections=transport,
             layout=layout,
             bound=bound_to_none if anti_entropy is None else anti_entropy.regions_of,

@@ -293,13 +293,13 @@ do not change before `publish` has returned."""
 class Tracked:
     """What the runtime holds of the neighbours. `estimate`: returns the exact bytes of a neighbour's public estimate,
     after its newest accepted update; None when it holds none. It is called, and they are read, while a `reading` is
-    entered, so that they cannot change. `liars`: how many may be among the neighbours. `withstands`: whether rounds of
-    enough members withstand these."""
+    entered, so that they cannot change. `liars`: how many may be among the neighbours. `withstood_by`: how few members,
+    own model included, withstand these in a round; 0: no number does."""
 
     estimate: Callable[[PeerId], Awaitable[bytes | memoryview | BlobSource | None]]
     reading: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     liars: int = 1
-    withstands: bool = True
+    withstood_by: int = 3
 
 
 SnapshotSource = Callable[[], Awaitable[tuple[Head, bytes | BlobFile]]]

@@ -128,8 +128,7 @@ class RoundCloser:
         rounds = max(1, self._max_staleness)
         since = self._closed_at[-rounds] if len(self._closed_at) >= rounds else -math.inf
         delivers = partial(self._exchanges.delivers, since=since)
-        engine, liars = self._context.engine, self._context.liars
-        return engine.has_withstood_liars and standing.leaves_others(liars, delivers)
+        return standing.leaves_others(self._context.engine.least_members, self._context.liars, delivers)
 
     def _standing(self, round: int) -> Standing:
         return self._context.engine.standing(round, trio.current_time())

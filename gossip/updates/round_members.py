@@ -17,10 +17,10 @@ from gossip.updates.standing import ARRIVAL_S, LEAD_ROUNDS, Standing, standing, 
 
 
 class RoundMembers:
-    """Members of one node's rounds. `liars`: how many may be among the neighbours. `withstands`: whether rounds of
-    enough members withstand these. `probation_rounds`: how many a new key has to serve."""
+    """Members of one node's rounds. `liars`: how many may be among the neighbours. `withstood_by`: how few members,
+    own model included, withstand these; 0: no number does. `probation_rounds`: how many a new key has to serve."""
 
-    def __init__(self, *, liars: int, withstands: bool, max_staleness: int, probation_rounds: int) -> None:
+    def __init__(self, *, liars: int, withstood_by: int, max_staleness: int, probation_rounds: int) -> None:
         self.outvoted_liars = False
         """Whether there were ever members enough to outvote the liars. From then on a few are never believed."""
         self._stood_with: OrderedDict[PeerId, None] = OrderedDict()
@@ -29,7 +29,7 @@ class RoundMembers:
         """When our newest chain began (seconds, monotonic)."""
         self._probation = Probation(rounds=probation_rounds, seats=liars)
         self._liars = liars
-        self._withstands = withstands
+        self._withstood_by = withstood_by
         self._max_staleness = max_staleness
 
     # -- what happened
@@ -69,9 +69,10 @@ class RoundMembers:
         return self._stood_with.keys()
 
     @property
-    def has_withstood_liars(self) -> bool:
-        """Whether there may be liars, and rounds of this run were held against them, which withstand them."""
-        return self._liars > 0 and self.outvoted_liars and self._withstands
+    def least_members(self) -> int:
+        """How few members, own model included, a round has to have: with fewer it averages nothing, where there may be
+        liars and a round of this run withstood them. 0: any number."""
+        return self._withstood_by if self._liars > 0 and self.outvoted_liars else 0
 
     def seated(self, peers: Iterable[PeerId]) -> list[PeerId]:
         """Return, of these, the established peers, and of those on probation as many as there may be liars."""
@@ -111,7 +112,7 @@ class RoundMembers:
                 self._stood_with.keys(),
                 outvoted_liars=self.outvoted_liars,
                 liars=self._liars,
-                withstands=self._withstands,
+                withstands=self._withstood_by > 0,
             ),
             swarm=swarm,
             beginning=now < self._begun_at + ARRIVAL_S,

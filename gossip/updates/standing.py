@@ -8,9 +8,8 @@ The base of a chain has the work of the round before it: of none, at the start o
 (announced_pauses.py) is not waited for: it belongs to the round as before, and does not count in the quorum's
 denominator, unless it is fresh. So a neighbour that died costs a few deadlines, and then nothing, because it is too
 far behind to be a member. With neighbours but no member we wait for the deadline: a node that ran ahead of all others
-must not run further. Nor must one that has none left beside it but as many as may lie, where rounds withstood these
-before, and more than these deliver behind it: a liar that keeps up with a fast node would take it out of the swarm for
-good.
+must not run further. Nor must one that has too few left beside it to withstand the liars, where rounds did before, and
+more than may lie deliver behind it: liars that keep up with fast nodes would take them out of the swarm for good.
 
 A neighbour that is too far behind here, but has announced our round and delivers, is *due*: it keeps up, and the
 exchange does not. It counts in the quorum's denominator. Otherwise every neighbour whose updates pile up would make the
@@ -135,10 +134,10 @@ class Standing:
         expected = len(self._not_paused(*EXPECTED))
         return expected > 0 and self.fresh >= math.ceil(quorum * (expected + due) - 1e-9)
 
-    def leaves_others(self, liars: int, delivers: Callable[[PeerId], bool]) -> bool:
-        """Return whether all members may be liars, or there are none, while more than may lie deliver behind us. Such a
-        round averages nothing, and with each we are further ahead."""
-        return len(self.staleness) <= liars and sum(map(delivers, self.behind)) > liars
+    def leaves_others(self, least_members: int, liars: int, delivers: Callable[[PeerId], bool]) -> bool:
+        """Return whether there are fewer members than a round has to have, we ourselves included, while more than may
+        lie deliver behind us. Such a round averages nothing, and with each we are further ahead."""
+        return len(self.staleness) + 1 < least_members and sum(map(delivers, self.behind)) > liars
 
     def _count(self, of: Progress) -> int:
         return sum(it is of for it in self.progress.values())

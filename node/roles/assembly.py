@@ -340,7 +340,7 @@ def make_node(
         run=run,
         rng=around.rng,
         snapshot_source=_snapshot_source(snapshots, around.executor, lock, lambda: service.head),
-        tracked=_tracked(strategy, around.executor, lock, liars=config.sync.f, withstands=promises),
+        tracked=_tracked(strategy, around.executor, lock, config.sync.f, rule.minimum() if promises else 0),
         observer=_observer(journal, refusals),
         unix_time=around.unix_time,
         private=around.private,
@@ -666,13 +666,13 @@ def _snapshot_source(
     return source
 
 
-def _tracked(strategy: SyncStrategy, executor: Executor, lock: EagerLock, *, liars: int, withstands: bool) -> Tracked:
+def _tracked(strategy: SyncStrategy, executor: Executor, lock: EagerLock, liars: int, withstood_by: int) -> Tracked:
     async def estimate(peer: PeerId) -> bytes | memoryview | BlobSource | None:
         if implements(strategy, InPlace):
             return strategy.estimate_view(str(peer))
         return await executor.offload(lambda: strategy.estimate(str(peer)))
 
-    return Tracked(estimate=estimate, reading=lambda: lock, liars=liars, withstands=withstands)
+    return Tracked(estimate=estimate, reading=lambda: lock, liars=liars, withstood_by=withstood_by)
 
 
 def _warn(journal: Journal, message: str) -> None:

@@ -33,7 +33,7 @@ async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
     a, b = PeerId("a"), PeerId("b")
     engine = SimpleNamespace(
         standing=lambda round, now: standing(round, {a: round, b: round - 1}, 4),
-        has_withstood_liars=False,
+        least_members=0,
         round_closed=lambda: None,
         seated=dict,
         paused=lambda round, now: frozenset(),
@@ -53,20 +53,21 @@ async def test_a_round_closes_by_the_newest_rules(autojump_clock) -> None:
     assert (third.closed_by, round(third.seconds, 6)) == ("deadline", 3.0)
 
 
-NEAR, FAR = [PeerId(letter) for letter in "abc"], [PeerId(letter) for letter in "wxyz"]
+NEAR, FAR = [PeerId(letter) for letter in "abcd"], [PeerId(letter) for letter in "wxyz"]
 
 
 def closer(
     applied: dict[PeerId, int | None],
     delivering: Iterable[PeerId],
     *,
+    liars: int = 1,
     withstood: bool = True,
     paused: Collection[PeerId] = (),
 ) -> tuple[RoundCloser, ExchangeTimes]:
     """Of a node with these neighbours, of whom some have just delivered an update."""
     engine = SimpleNamespace(
-        standing=lambda round, now: standing(round, applied, 4, liars=1, trusted=FAR, paused=paused),
-        has_withstood_liars=withstood,
+        standing=lambda round, now: standing(round, applied, 4, liars=liars, trusted=FAR, paused=paused),
+        least_members=2 * liars + 1 if withstood else 0,
         round_closed=lambda: None,
         seated=lambda: {peer: SimpleNamespace(announced_round=at, tracked=True) for peer, at in applied.items()},
         paused=lambda round, now: frozenset(),
@@ -77,7 +78,7 @@ def closer(
     exchanges = ExchangeTimes(applied)
     for peer in delivering:
         exchanges.applied(peer, (0, 40), trio.current_time(), delta=True)
-    context = SimpleNamespace(config=GossipConfig(), engine=engine, changed=Notifier(), liars=1)
+    context = SimpleNamespace(config=GossipConfig(), engine=engine, changed=Notifier(), liars=liars)
     return RoundCloser(context, exchanges), exchanges  # type: ignore[arg-type]
 
 
@@ -85,8 +86,8 @@ async def test_a_round_is_not_kept_open_for_those_that_are_too_far_ahead_to_coun
     """Their updates come, and are no member's: to wait for them is to wait for every deadline."""
     round_closer, _ = closer(dict.fromkeys(NEAR, 5) | dict.fromkeys(FAR, 40), delivering=FAR)
     view = await round_closer.close(5, at_most_s=60.0)
-    assert (view.closed_by, view.fresh) == ("quorum", 4)
-    assert round_closer.arrivals(5) == Arrivals(neighbours=4, announced=4, arrived=4)
+    assert (view.closed_by, view.fresh) == ("quorum", 5)
+    assert round_closer.arrivals(5) == Arrivals(neighbours=5, announced=5, arrived=5)
 
 
 async def test_of_neighbours_that_are_not_awaited_nothing_counts_as_arrived(autojump_clock) -> None:
@@ -96,20 +97,23 @@ async def test_of_neighbours_that_are_not_awaited_nothing_counts_as_arrived(auto
 
 
 @pytest.mark.parametrize(
-    ("beside", "behind", "withstood", "closed_by"),
+    ("liars", "beside", "behind", "withstood", "closed_by"),
     [
-        (1, 3, True, "deadline"),  # the one beside it may be a liar, which would take it out of the swarm
-        (1, 2, True, "deadline"),
-        (1, 1, True, "quorum"),  # the one behind may be a liar, too, that holds a pair up
-        (2, 3, True, "quorum"),  # three average
-        (1, 3, False, "quorum"),  # no round ever withstood a liar, or none could
+        (1, 1, 3, True, "deadline"),  # the one beside it may be a liar, which would take it out of the swarm
+        (1, 1, 2, True, "deadline"),
+        (1, 1, 1, True, "quorum"),  # the one behind may be a liar, too, that holds a pair up
+        (1, 2, 3, True, "quorum"),  # three average
+        (1, 1, 3, False, "quorum"),  # no round ever withstood a liar, or none could
+        (2, 3, 3, True, "deadline"),  # two of those beside it may be liars, which would take the pair out of the swarm
+        (2, 3, 2, True, "quorum"),
+        (2, 4, 3, True, "quorum"),  # five average
     ],
 )
-async def test_who_runs_on_with_no_more_than_may_lie_waits_for_those_behind(
-    autojump_clock, beside: int, behind: int, withstood: bool, closed_by: str
+async def test_who_runs_on_with_too_few_to_withstand_liars_waits_for_those_behind(
+    autojump_clock, liars: int, beside: int, behind: int, withstood: bool, closed_by: str
 ) -> None:
     applied: dict[PeerId, int | None] = dict.fromkeys(NEAR[:beside], 20) | dict.fromkeys(FAR[:behind], 12)
-    round_closer, _ = closer(applied, delivering=FAR, withstood=withstood)
+    round_closer, _ = closer(applied, delivering=FAR, liars=liars, withstood=withstood)
     is_held = closed_by == "deadline"
     assert (round_closer.patience(20) == GossipConfig().initial_deadline_s) is is_held
     view = await round_closer.close(20, at_most_s=60.0)

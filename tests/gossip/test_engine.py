@@ -31,7 +31,7 @@ def engine(
     connections: Connections = NoConnections(),
     layout: RegionLayout = RegionLayout(),
     liars: int = 1,
-    withstands: bool = True,
+    withstood_by: int = 3,
     **changes,
 ) -> Engine:
     run, rng = RunInfo(run_id=SCOPE.run, genesis=GENESIS), random.Random(1)
@@ -41,7 +41,7 @@ def engine(
         run=run,
         rng=rng,
         liars=liars,
-        withstands=withstands,
+        withstood_by=withstood_by,
         connections=connections,
         layout=layout,
     )
@@ -348,12 +348,12 @@ def test_a_liars_round_moves_nothing(it):
     assert set(it.standing(4, 0.0).staleness) == {A, B}
 
 
-@pytest.mark.parametrize(("liars", "withstands", "expected"), [(1, True, True), (0, True, False), (1, False, False)])
-def test_liars_are_withstood_where_there_may_be_any_and_rounds_were_held(liars, withstands, expected):
-    it = engine(liars=liars, withstands=withstands)
-    assert not it.has_withstood_liars
+@pytest.mark.parametrize(("liars", "withstood_by", "expected"), [(1, 3, 3), (2, 5, 5), (0, 1, 0), (1, 0, 0)])
+def test_rounds_have_to_withstand_liars_where_there_may_be_any_and_one_did(liars, withstood_by, expected):
+    it = engine(liars=liars, withstood_by=withstood_by)
+    assert it.least_members == 0
     it.round_outvoted_liars([A, B, C])
-    assert it.has_withstood_liars is expected
+    assert it.least_members == expected
 
 
 def test_another_node_with_our_key_is_noticed_once(it):
@@ -456,7 +456,7 @@ def test_new_keys_that_wait_for_a_restart_have_stood_with_nobody():
 )
 def test_of_those_far_ahead_with_whom_we_stood_as_many_are_members_as_may_lie(liars, withstands, stood, members):
     """The two at round 40 would be two wrong models, where one lies and has ruined the other before we came."""
-    it = engine(liars=liars, withstands=withstands)
+    it = engine(liars=liars, withstood_by=2 * liars + 1 if withstands else 0)
     near = [CAROL, *(Identity(bytes([n]) * 32) for n in (21, 22))]
     if stood:
         it.stood_before([*stood, *(each.peer_id for each in near)])

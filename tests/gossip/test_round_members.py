@@ -10,8 +10,8 @@ from gossip.updates.standing import ARRIVAL_S, LEAD_ROUNDS, Progress
 A, B, C = (PeerId(letter) for letter in "ABC")
 
 
-def members(liars: int = 1, *, withstands: bool = True) -> RoundMembers:
-    return RoundMembers(liars=liars, withstands=withstands, max_staleness=4, probation_rounds=2)
+def members(liars: int = 1) -> RoundMembers:
+    return RoundMembers(liars=liars, withstood_by=2 * liars + 1, max_staleness=4, probation_rounds=2)
 
 
 def progress(it: RoundMembers, applied: dict[PeerId, int | None], now: float = 0.0) -> dict[PeerId, Progress]:
@@ -32,7 +32,7 @@ def test_who_is_far_ahead_counts_once_a_round_with_it_withstood_the_liars() -> N
     assert progress(it, applied)[A] is Progress.AHEAD
     it.round_outvoted_liars([A, B, C])
     assert progress(it, applied)[A] is Progress.FRESH
-    assert it.has_withstood_liars
+    assert it.least_members == 3
 
 
 def test_a_pair_believes_each_other_until_there_were_more() -> None:

@@ -116,18 +116,29 @@ def test_a_quorum_is_of_members_of_the_arriving_and_of_what_is_due(
 
 
 @pytest.mark.parametrize(
-    ("members", "behind", "liars", "leaves"),
-    [(0, 2, 1, True), (1, 2, 1, True), (1, 1, 1, False), (2, 9, 1, False), (2, 3, 2, True), (0, 1, 0, True)],
+    ("members", "behind", "liars", "least", "leaves"),
+    [
+        (0, 2, 1, 3, True),
+        (1, 2, 1, 3, True),
+        (1, 1, 1, 3, False),
+        (2, 9, 1, 3, False),
+        (2, 9, 1, 5, True),
+        (3, 3, 2, 5, True),
+        (3, 2, 2, 5, False),
+        (4, 3, 2, 5, False),
+        (0, 9, 1, 0, False),
+    ],
 )
-def test_who_goes_on_with_no_more_than_may_lie_leaves_the_others(
-    members: int, behind: int, liars: int, leaves: bool
+def test_who_goes_on_with_too_few_to_withstand_the_liars_leaves_the_others(
+    members: int, behind: int, liars: int, least: int, leaves: bool
 ) -> None:
     near = {PeerId(f"near-{n}"): ROUND for n in range(members)}
     late = {PeerId(f"late-{n}"): 0 for n in range(behind)}
     it = standing(ROUND, {**near, **late}, MAX_STALENESS)
-    assert it.leaves_others(liars, lambda peer: True) is leaves
-    assert not it.leaves_others(liars, lambda peer: peer in near), "who delivers nothing is not waited for"
-    assert not standing(ROUND, {**near, **late}, MAX_STALENESS, paused=late).leaves_others(liars, lambda peer: True)
+    assert it.leaves_others(least, liars, lambda peer: True) is leaves
+    assert not it.leaves_others(least, liars, lambda peer: peer in near), "who delivers nothing is not waited for"
+    paused = standing(ROUND, {**near, **late}, MAX_STALENESS, paused=late)
+    assert not paused.leaves_others(least, liars, lambda peer: True)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """Real nodes that plan rounds by what they measure: unlike machines, slow links. Loss and utilization as `fixed`."""
 
+import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,11 +15,20 @@ from sim_swarm import Member, swarm
 
 from gossip.transport.memory.network import LinkQuality
 
+WITHOUT_LIARS = MappingProxyType({"aggregator": "mean", "f": 0})
+
 
 def play(
-    pace: str, step_seconds: Sequence[float], *, rounds: int, inner_steps: int, link: LinkQuality = LinkQuality()
+    pace: str,
+    step_seconds: Sequence[float],
+    *,
+    rounds: int,
+    inner_steps: int,
+    link: LinkQuality = LinkQuality(),
+    sync: Mapping[str, Any] = WITHOUT_LIARS,
+    most_s: float = math.inf,
 ) -> list[Member]:
-    """A whole run: one node for each of the times that a step takes."""
+    """A whole run, or its first seconds: one node for each of the times that a step takes."""
 
     async def main(folder: Path) -> list[Member]:
         async with swarm(folder, link=link) as members:
@@ -26,7 +37,7 @@ def play(
                     f"n{number}",
                     wait_for=len(step_seconds) - 1,
                     step_seconds=seconds,
-                    sync={"aggregator": "mean", "f": 0},
+                    sync=sync,
                     train={"rounds": rounds, "inner_steps": inner_steps, "eval_every": rounds},
                     node={
                         "pace": pace,
@@ -36,7 +47,8 @@ def play(
                         "linger_s": 5.0,
                     },
                 )
-            await members.finished()
+            with trio.move_on_after(most_s):
+                await members.finished()
             return list(members.members.values())
 
     with tempfile.TemporaryDirectory() as folder:
@@ -100,6 +112,19 @@ def test_auto_keeps_machines_of_unlike_speed_together() -> None:
     assert set(plans(auto[-1])[8:]) == {1}
     assert ended(auto[-1]) < 1.15 * ended(auto[0])
     assert not any(member.told("joined") for member in auto)
+
+
+@pytest.mark.thorough
+def test_fast_machines_that_are_too_few_to_withstand_the_liars_stay_with_the_others() -> None:
+    """Four of them average nothing where f = 2: without the others they would run on, each alone."""
+    liars = {"aggregator": "trimmed_mean", "f": 2}
+    speeds = (0.33,) * 4 + (1.0,) * 5
+    fixed = play("fixed", speeds, rounds=60, inner_steps=8, sync=liars, most_s=160.0)
+    for fast in fixed[:4]:
+        later = fast.told("round")[12:]
+        assert fmean(len(fields["staleness"]) >= 4 for fields in later) > 0.9
+    for slow in fixed[4:]:
+        assert fmean(len(fields["staleness"]) for fields in slow.told("round")) > 7.5, "and keep the fast ones"
 
 
 def test_the_learning_rate_follows_the_rounds_whatever_the_steps_are() -> None:
