@@ -88,8 +88,12 @@ class RoundCloser:
         started = trio.current_time()
         closed_by: Literal["quorum", "deadline", "alone"] = "deadline"
         is_held = self._is_held(self._standing(round))
-        with trio.move_on_after(self._deadline.seconds(at_most_s, at_least=self.patience(round))):
+        with trio.move_on_after(self._deadline.seconds(at_most_s, at_least=self.patience(round))) as limit:
             closed_by = await self._enough(round)
+        if limit.cancelled_caught and self._is_held(self._standing(round)):  # since it began a member left
+            is_held = True
+            with trio.move_on_at(started + self._longest):
+                closed_by = await self._enough(round)
         seconds = trio.current_time() - started
         self._closed_at.append(trio.current_time())
         if closed_by != "alone" and not is_held:  # nor is it learned from rounds in which nobody was to be waited for

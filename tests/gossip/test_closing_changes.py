@@ -121,6 +121,27 @@ async def test_who_runs_on_with_too_few_to_withstand_liars_waits_for_those_behin
     assert len(round_closer._deadline._seconds) == (not is_held), "what held rounds last is nothing to learn from"
 
 
+@pytest.mark.parametrize(("comes_back_s", "seconds"), [(60.0, 30.0), (20.0, 20.0), (3.0, 3.0)])
+async def test_a_round_is_held_as_well_where_a_member_has_left_since_it_began(
+    autojump_clock, nursery, comes_back_s: float, seconds: float
+) -> None:
+    """Else one that is there whenever a round begins, and never as it ends, keeps a pair from all others."""
+    applied: dict[PeerId, int | None] = dict.fromkeys(NEAR[:2], 19) | dict.fromkeys(FAR, 12)
+    round_closer, _ = closer(applied, delivering=FAR)
+
+    async def flap() -> None:
+        await trio.sleep(1.0)
+        applied[NEAR[1]] = 0
+        await trio.sleep(comes_back_s - 1.0)
+        applied.update(dict.fromkeys(NEAR[:2], 20))
+        round_closer._context.changed.beat()
+
+    nursery.start_soon(flap)
+    view = await round_closer.close(20, at_most_s=8.0)
+    assert (round(view.seconds), view.closed_by) == (seconds, "quorum" if seconds < 30.0 else "deadline")
+    assert len(round_closer._deadline._seconds) == (seconds < 8.0), "what held rounds last is nothing to learn from"
+
+
 async def test_who_runs_on_waits_for_those_behind_for_as_long_as_they_deliver(autojump_clock) -> None:
     applied: dict[PeerId, int | None] = {NEAR[0]: 20} | dict.fromkeys(FAR, 12)
     round_closer, exchanges = closer(applied, delivering=FAR)
