@@ -50,6 +50,12 @@ former admin can make members without end who ask. Chosen: a large swarm's membe
 member within their first dials."""
 
 
+SHOWN_BURST: Final = 16
+SHOWN_PER_S: Final = 1.0
+"""Refusals per second whose manifests are read. 32 KiB of signatures that hold take 46 ms, ten times the handshake in
+which they come; one true refusal is enough. Chosen."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Applied:
     """The result of items or manifests: those that were `new` and are to be passed on, the peers to `cut` off now, and
@@ -92,6 +98,7 @@ class MembershipAdmission:
         self._displacing = KeyedTokenBucket(burst=DISPLACING_BURST, per_s=DISPLACING_PER_S)
         self._pieces = KeyedTokenBucket(burst=PIECES_BURST, per_s=PIECES_PER_S)
         self._explained = KeyedTokenBucket(burst=EXPLAINED_BURST, per_s=EXPLAINED_PER_S)
+        self._read = KeyedTokenBucket(burst=SHOWN_BURST, per_s=SHOWN_PER_S)
         roster.restrict(chain.newest.terms.admins)
         try:
             check_membership(peer, self._shown, chain, roster, now())
@@ -144,7 +151,7 @@ class MembershipAdmission:
         signed = revocation is not None and self._is_of_us(revocation)
         if revocation is not None and signed and self.roster.put(revocation) and self.learned is not None:
             self.learned(pack_item(revocation))
-        if refusal.manifests:
+        if refusal.manifests and self._read.take("", self._now()):
             self.take_manifests(refusal.manifests)
             signed = self.ended() is not None
         if self.refused is not None:

@@ -96,7 +96,8 @@ class Admission(Protocol):
         nothing, as to every stranger."""
 
     def heard(self, peer: PeerId, said: bytes) -> str:
-        """What a peer that we dialled says of why it does not let us in; any bytes whatever. In words."""
+        """What a peer says of why it does not let us in: one that we dialled, or one that dialled us and was admitted;
+        any bytes whatever. In words."""
 
 
 PING_PROTOCOL: Final = "/ipfs/ping/1.0.0"

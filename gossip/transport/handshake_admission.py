@@ -72,7 +72,7 @@ class HandshakeAdmission:
             raise refusal from None
 
     def heard(self, peer: PeerId, said: bytes) -> str:
-        """What a peer that we dialled says of why it does not let us in, in words."""
+        """What the far end says of why it does not let us in, in words."""
         assert self._admission is not None
         return self._admission.heard(peer, said)
 

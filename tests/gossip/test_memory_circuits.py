@@ -290,6 +290,7 @@ class Reversible:
         return b"not with that word"
 
     def heard(self, peer: PeerId, said: bytes) -> str:
+        self.said = said
         return f"it says: {said.decode()}"
 
 
@@ -316,6 +317,36 @@ async def test_membership_is_asked_at_the_ends(autojump_clock: object, word: byt
             await trio.sleep(0.1)
             assert one.peer not in other.transport.peers
             assert other.transport.drops["refused_no_member"] == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_dials_through_a_relay_may_refuse_and_says_why(autojump_clock: object) -> None:
+    class Former(Reversible):
+        """It admits everybody, and shows what nobody admits."""
+
+        said = b""
+
+        def credentials(self) -> bytes:
+            return b"theirs"
+
+    network, former = MemoryNetwork(random.Random(2)), Former(b"ours")
+    ends = [End(network, 1, Reversible(b"ours")), End(network, 2), End(network, 3)]
+    one, middle, other = ends
+    middle.transport._handshake_admission._admission = Reversible(b"ours")
+    other.transport._handshake_admission._admission = Reversible(b"ours")
+    relay_at(middle)
+    async with trio.open_nursery() as nursery:
+        for end in ends:
+            await nursery.start(end.transport.run, end)
+        for end in (one, other):
+            await end.transport.dial(middle.address)
+        assert await other.transport.relayed_by(middle.peer) is not None
+        other.transport._handshake_admission._admission = former
+        with pytest.raises(TransportError, match="it was refused: no_member"):
+            await one.transport.dial(through(middle, other))
+        await trio.sleep(0.1)
+        assert former.said == b"not with that word"
+        assert not {one.peer, other.peer} & (one.transport.peers | other.transport.peers)
         nursery.cancel_scope.cancel()
 
 

@@ -1,13 +1,16 @@
 """What admins sign reaches every member of a private swarm, is acted on, and stays: on the virtual clock."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import trio
 from gossip_swarm import CONFIG, FakeRuntime, all_follow, identity, play, until
 from private_swarm import (
+    ADMIN,
     NOW,
     OTHER_ADMIN,
+    TERMS,
     PrivateSwarm,
     certificate,
     chain,
@@ -24,7 +27,7 @@ from gossip.bootstrap import BootstrapService
 from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.ids import PeerId
 from gossip.core.membership_limits import TOLERANCE_S
-from gossip.membership import Role, Roster, pack_item, rotate, rotated
+from gossip.membership import Role, Roster, next_version, pack_item, rotate, rotated
 from gossip.membership.inbox_task import INBOX_LOOK_S, MAX_INBOX_BYTES
 from gossip.membership.membership_sync_task import LOOK_S
 from gossip.transport.memory.link_quality import LinkQuality
@@ -243,6 +246,34 @@ async def test_what_an_admin_signs_is_brought_to_bootstrap_nodes_at_once(autojum
         await until(lambda: not node.transport.peers)
         node.service.submit([revocation(identity(5).peer_id)])
         await until(lambda: seen(guide)[identity(5).peer_id] is Reason.REVOKED, 1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_former_member_that_dials_nobody_hears_of_its_end_from_who_dials_it(autojump_clock, tmp_path):
+    """It is a bootstrap node by the invite of an admin who is removed while it is down."""
+    behind, two = chain(), replace(TERMS, admins=tuple(sorted((ADMIN.public_key, OTHER_ADMIN.public_key))))
+    behind.accept(next_version(behind.newest, two, applies_at=0).signed_by(ADMIN))
+    alone = replace(TERMS, admins=(OTHER_ADMIN.public_key,))
+    async with private_swarm(tmp_path) as it, trio.open_nursery() as nursery:
+        it.enroll(9, role=Role.BOOTSTRAP).save_manifests(behind)
+        private = it.private(9)
+        behind.accept(next_version(behind.newest, alone, applies_at=0).signed_by(OTHER_ADMIN))
+        it.enroll(1, admin=OTHER_ADMIN).save_manifests(behind)
+        transport = it.network.attach(identity(9).peer_id, private.admission)
+        guide = BootstrapService(
+            identity=identity(9),
+            transport=transport,
+            config=CONFIG,
+            rng=random.Random(9),
+            warn=pytest.fail,
+            private=private,
+        )
+        await nursery.start(lambda *, task_status: guide.run(task_status=task_status))
+        node = it.make(1, private=it.private(1), peers=tuple(transport.addresses))
+        await it.launch(node)
+        await until(lambda: private.admission.ended() is not None, 5)
+        assert "who gave your invite, is no admin any more" in str(private.admission.ended())
+        assert not transport.peers
         nursery.cancel_scope.cancel()
 
 

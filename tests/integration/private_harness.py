@@ -33,6 +33,7 @@ class Roster:
         self.struck: dict[PeerId, Reason] = {}
         self.says = b""
         self.asked: list[tuple[PeerId, bytes]] = []
+        self.heard: list[tuple[PeerId, bytes]] = []
 
 
 class Card:
@@ -58,6 +59,7 @@ class Card:
         return self._roster.says
 
     def heard(self, peer: PeerId, said: bytes) -> str:
+        self._roster.heard.append((peer, said))
         return f"it does not take us for a member: {said.decode('ascii', 'replace')}"
 
 

@@ -119,6 +119,16 @@ async def test_the_key_and_a_relay_that_lets_it_pass_make_no_member() -> None:
         assert not knows(it.far, it.near)
 
 
+async def test_who_dials_through_a_relay_tells_why_it_refuses() -> None:
+    async with circuit() as it:
+        it.near_knows.struck, it.near_knows.says = {it.far.peer_id: Reason.REVOKED}, b"x" * MAX_EXPLANATION
+        with trio.fail_after(PATIENCE_S), pytest.raises(TransportError, match="it was refused: revoked"):
+            await it.dial()
+        assert it.far_knows.heard == [(it.near.peer_id, it.near_knows.says)]
+        await until(lambda: it.error == f"it does not take us for a member: {'x' * MAX_EXPLANATION}")
+        assert not knows(it.far, it.near)
+
+
 async def test_no_hop_of_a_circuit_is_without_the_key() -> None:
     """Who has not the key opens no connection to a relay, and so no stream on which to ask for a circuit."""
     roster = Roster()

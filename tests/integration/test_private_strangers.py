@@ -185,6 +185,20 @@ async def test_who_is_refused_hears_as_much_as_its_frame_holds(size: int) -> Non
         assert not here.transport.peers
 
 
+@pytest.mark.parametrize("size", [1, MAX_EXPLANATION])
+async def test_who_listens_hears_why_who_dialled_refuses_it(size: int) -> None:
+    roster, elsewhere = Roster(), Roster()
+    here, there = member(roster), member(elsewhere)
+    roster.struck, roster.says = {there.peer_id: Reason.EXPIRED}, b"x" * size
+    async with running(here, there):
+        for times, reach in enumerate((here.transport.dial, here.transport.probe), 1):
+            with pytest.raises(TransportError, match="it was refused: expired"):
+                await reach(there.address)
+            assert elsewhere.heard == [(here.peer_id, roster.says)] * times
+        assert not here.transport.peers
+        assert not there.transport.peers
+
+
 async def test_credentials_are_shown_to_the_key_that_was_dialled_alone() -> None:
     roster = Roster()
     here, other = member(roster), member(roster)

@@ -16,7 +16,7 @@ from gossip.membership import (
     revoke_grant,
     revoke_peer,
 )
-from gossip.membership.admission import EXPLAINED_BURST, EXPLAINED_PER_S
+from gossip.membership.admission import EXPLAINED_BURST, EXPLAINED_PER_S, SHOWN_BURST, SHOWN_PER_S
 from gossip.membership.refusal import (
     ASK_OR_SET_CLOCK,
     SET_CLOCK,
@@ -181,6 +181,23 @@ def test_a_former_admin_s_crowd_is_shown_no_more_than_a_link_bears() -> None:
     assert 0 < sum(map(bool, shown)) < EXPLAINED_BURST
     door.now += 2 / EXPLAINED_PER_S
     assert told(door, A, certificate(A, invite(chain=door.chain)).raw)
+
+
+def test_of_one_flood_no_more_manifests_are_read_than_a_processor_bears() -> None:
+    """Who reads no more takes the rest for claims, and reads again a moment later."""
+    _, said = removed()
+    behind = chain_of(TWO)
+    door = Door(behind, A, certificate(A, invite(chain=behind)))
+    junk = Refusal(reason=Reason.FORGED, manifests=pack_manifests((after(chain_of(TWO), ADMINS[2]),))).pack()
+    read: list[bytes] = []
+    door.admission.take_manifests = read.append
+    for at in range(200):
+        door.admission.heard(peer(100 + at).peer_id, junk)
+    assert len(read) == SHOWN_BURST
+    door.admission.take_manifests = door.admission.apply_manifests
+    door.now += 1 / SHOWN_PER_S
+    door.admission.heard(C.peer_id, said)
+    assert door.admission.ended() is not None
 
 
 @pytest.mark.parametrize(

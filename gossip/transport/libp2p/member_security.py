@@ -7,7 +7,9 @@ the encrypted channel:
 
 Who dialled sends first, and who listens answers only when it has admitted the caller: a stranger hears Noise, which
 tells it the key that it has dialled by name, and the end of the connection. A member that was revoked is told why:
-it gets a frame whose length has its highest bit set, with a refusal (membership/refusal.py). Who dialled
+it gets a frame whose length has its highest bit set, with a refusal (membership/refusal.py). Who dialled may refuse,
+too, once it has seen who listens, and sends such a frame before the muxer's first byte: a node that only listens would
+hear it of nobody else. Who dialled
 shows its credentials to the key that it meant to dial and to no other. Credentials are no secrets, and are good for the
 key alone that shows them.
 
@@ -17,6 +19,7 @@ revoked (the handshake may take some seconds) would be nobody's connection while
 
 import struct
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -36,7 +39,12 @@ MEMBER_ID: Final = TProtocol("/p2ptrain/member/1.0.0")
 
 _LENGTH: Final = struct.Struct(">H")
 _REFUSAL: Final = 0x8000
-"""In a frame's length: it is a refusal. Who does not know of refusals takes it for credentials that are too long."""
+"""In a frame's length: it is a refusal. Who does not know of refusals takes it for credentials that are too long, or
+for no multistream-select."""
+
+READ_S: Final = 1.0
+"""Seconds in which who listens may read why it is refused, and hang up. A close before that would be a reset where its
+own first bytes are on the way, and a reset may take along what it has not read. Chosen."""
 
 _LIST: Final = "ls"
 """Asks for the names of all protocols."""
@@ -57,11 +65,10 @@ class MemberSecurity:
         try:
             readmit(self._handshake_admission, session)
         except AdmissionDeniedError as refused:
-            if refused.answer:
-                with suppress(IOException):  # it is refused, whether it hears why or not
-                    await session.write(_LENGTH.pack(_REFUSAL | len(refused.answer)) + refused.answer)
+            await _refuse(session, refused.answer)
             raise
         await self._show(session)
+        session.read = partial(self._first_words, session)
         return session
 
     async def secure_outbound(self, conn: Any, peer_id: Any) -> Any:
@@ -73,8 +80,27 @@ class MemberSecurity:
         except IOException as error:
             why = "it hung up when it had seen our credentials: it does not take us for a member"
             raise AdmissionDeniedError("", why) from error
-        readmit(self._handshake_admission, session)
+        try:
+            readmit(self._handshake_admission, session)
+        except AdmissionDeniedError as refused:
+            if refused.answer:
+                await _refuse(session, refused.answer)
+                await _until_over(session)
+            raise
         return session
+
+    async def _first_words(self, session: Any, n: int | None = None) -> bytes:
+        """Read what the caller says first when it has seen who we are. No word of multistream-select is as long as a
+        frame with the highest bit in its length. Raises AdmissionDeniedError where it refuses us."""
+        del session.read  # its own again
+        data: bytes = await session.read(n)
+        if not data or not data[0] & _REFUSAL >> 8:
+            return data
+        data += await _exactly(session, max(0, _LENGTH.size - len(data)))
+        (size,) = _LENGTH.unpack(data[: _LENGTH.size])
+        said = data[_LENGTH.size :]
+        said += await _exactly(session, max(0, (size ^ _REFUSAL) - len(said)))
+        raise AdmissionDeniedError("", self._handshake_admission.heard(_peer(session), said))
 
     async def _show(self, session: Any) -> None:
         ours = self._handshake_admission.credentials()
@@ -94,6 +120,18 @@ class MemberSecurity:
                 "refused_oversize", why, _peer(session), host_of(session), trio.current_time()
             )
         return await _exactly(session, size)
+
+
+async def _refuse(session: Any, answer: bytes) -> None:
+    if answer:
+        with suppress(IOException):  # it is refused, whether it hears why or not
+            await session.write(_LENGTH.pack(_REFUSAL | len(answer)) + answer)
+
+
+async def _until_over(session: Any) -> None:
+    with suppress(IOException), trio.move_on_after(READ_S):
+        while await session.read():
+            pass
 
 
 async def _exactly(session: Any, size: int) -> bytes:

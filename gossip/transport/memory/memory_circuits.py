@@ -103,7 +103,7 @@ class MemoryCircuits:
         for _ in range(SETUPS):
             if dials:
                 await frames.send(FrameKind.SETUP)
-            await _next(frames, FrameKind.SETUP)
+            await self._next_set_up(frames, peer)
             if not dials:
                 await frames.send(FrameKind.SETUP)
         return CircuitConnection(
@@ -145,11 +145,23 @@ class MemoryCircuits:
         admission = self._admission
         await frames.send(FrameKind.ADMISSION, 0, OPEN if admission.open else PRIVATE + admission.credentials())
         answer = await _next(frames, FrameKind.ADMISSION, FrameKind.REFUSAL)
-        if answer.kind == FrameKind.REFUSAL:
-            heard = admission.heard(peer, answer.payload) if answer.payload and not admission.open else ""
-            raise TransportError(heard or "it does not take us for a member")
-        if not admission.open:
+        self._check_refusal(answer, peer)
+        if admission.open:
+            return
+        try:
             admission.admit(peer, answer.payload[1:], None, trio.current_time())
+        except AdmissionDeniedError as refused:
+            await _refuse(frames, refused.answer)
+            raise
+
+    async def _next_set_up(self, frames: SealedFrames, peer: PeerId) -> None:
+        """Wait for the next step of who is admitted; who dialled may still refuse. Raises TransportError."""
+        self._check_refusal(await _next(frames, FrameKind.SETUP, FrameKind.REFUSAL), peer)
+
+    def _check_refusal(self, frame: MuxFrame, peer: PeerId) -> None:
+        if frame.kind == FrameKind.REFUSAL:
+            heard = self._admission.heard(peer, frame.payload) if frame.payload and not self._admission.open else ""
+            raise TransportError(heard or "it does not take us for a member")
 
     async def _decides(self, frames: SealedFrames, peer: PeerId) -> None:
         """Look at its membership, and show ours only to who may come. Raises TransportError."""
@@ -161,11 +173,15 @@ class MemoryCircuits:
             if not admission.open:
                 admission.admit(peer, shown[1:], None, trio.current_time())
         except AdmissionDeniedError as refused:
-            with suppress(TransportError):
-                await frames.send(FrameKind.REFUSAL, 0, refused.answer)
-                await frames.receive()  # it hangs up when it has read that
+            await _refuse(frames, refused.answer)
             raise
         await frames.send(FrameKind.ADMISSION, 0, OPEN if admission.open else PRIVATE + admission.credentials())
+
+
+async def _refuse(frames: SealedFrames, answer: bytes) -> None:
+    with suppress(TransportError):
+        await frames.send(FrameKind.REFUSAL, 0, answer)
+        await frames.receive()  # it hangs up when it has read that
 
 
 async def _next(frames: SealedFrames, *kinds: FrameKind) -> MuxFrame:

@@ -354,7 +354,12 @@ class MemoryTransport:
                 else "it does not take us for a member"
             )
             raise TransportError(why) from None
-        handshake_admission.admit(node.peer_id, its.credentials(), None, now)
+        try:
+            handshake_admission.admit(node.peer_id, its.credentials(), None, now)
+        except AdmissionDeniedError as refused:
+            if refused.answer:
+                its.heard(self._peer, refused.answer)
+            raise
 
     async def open_stream(self, peer: PeerId, protocol: str, *, bulk: bool = False) -> Stream:
         """A new stream to a connected peer."""
