@@ -60,7 +60,7 @@ class ManifestChain:
         last = self.newest
         if manifest.version <= last.version:
             return self._compare(manifest)
-        _check_signed(manifest, last)
+        self._check_follows(manifest, last)
         if manifest.version == last.version + 1 and manifest.previous != last.digest:
             raise self._conflict(manifest, "follows another version than ours")
         self._make_room()
@@ -113,9 +113,19 @@ class ManifestChain:
         """Decide about a version that is not newer than ours: it is known, forgotten, forged or a conflict."""
         for at, held in enumerate(self._held):
             if held.version == manifest.version and held.digest != manifest.digest:
-                _check_signed(manifest, self._held[max(0, at - 1)])
+                self._check_follows(manifest, self._held[max(0, at - 1)])
                 raise self._conflict(manifest, "is not ours of this number")
         return False
+
+    def _check_follows(self, manifest: Manifest, before: Manifest) -> None:
+        """Check that enough admins of the version before have signed. What those of the other side of a fork signed
+        is a conflict, and not forged: on that side it holds, and who has it did no wrong."""
+        try:
+            _check_signed(manifest, before)
+        except RemoteError:
+            if any(_is_signed(manifest, it) for it in self._conflicts.values() if it.version < manifest.version):
+                raise self._conflict(manifest, "follows another version than ours") from None
+            raise
 
     def _conflict(self, manifest: Manifest, what: str) -> RemoteError:
         if len(self._conflicts) < MAX_CONFLICTS:
@@ -163,11 +173,18 @@ def _parse_all(data: bytes) -> list[Manifest]:
 
 
 def _check_signed(manifest: Manifest, before: Manifest) -> None:
-    """Check that enough of the admins of `before` have signed; other signatures do not count."""
-    terms = before.terms
-    count = len(manifest.signers & frozenset(terms.admins))
-    if count < terms.threshold:
-        raise RemoteError(Reason.FORGED, f"{count} of the {terms.threshold} admins that must sign have")
+    if not _is_signed(manifest, before):
+        count = _signed_by(manifest, before)
+        raise RemoteError(Reason.FORGED, f"{count} of the {before.terms.threshold} admins that must sign have")
+
+
+def _is_signed(manifest: Manifest, before: Manifest) -> bool:
+    """Return whether enough of the admins of `before` have signed; other signatures do not count."""
+    return _signed_by(manifest, before) >= before.terms.threshold
+
+
+def _signed_by(manifest: Manifest, before: Manifest) -> int:
+    return len(manifest.signers & frozenset(before.terms.admins))
 
 
 def _removes(admin: bytes, before: Manifest, manifest: Manifest) -> bool:

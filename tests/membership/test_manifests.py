@@ -291,6 +291,24 @@ def test_a_fork_is_reported_the_first_stays_and_a_later_version_heals_it():
     assert there.newest == healing
 
 
+def test_what_follows_the_other_side_of_a_fork_is_a_conflict_and_not_forged():
+    """Two admins have removed each other, and each goes on alone; a third one's members know both sides."""
+    three = (ADMIN, ADMINS[1], ADMINS[2])
+    here, there = chain_of(three), chain_of(three)
+    here.accept(after(here, ADMIN, admins=(ADMIN, ADMINS[2])))
+    there.accept(after(there, ADMINS[1], admins=(ADMINS[1], ADMINS[2])))
+    assert refused(here, there.newest) is Reason.EQUIVOCATION
+    for number in range(3):
+        there.accept(after(there, ADMINS[1], admins=(ADMINS[1],), run=f"on {number}"))
+        assert refused(here, there.newest) is Reason.EQUIVOCATION
+    here.accept(after(here, ADMIN, admins=(ADMIN,)))
+    assert [refused(here, each) for each in tuple(there)[1:]] == [Reason.EQUIVOCATION] * 4
+    forged = next_version(there.newest, terms((ADMINS[3],)), applies_at=9).signed_by(ADMINS[3])
+    assert refused(here, forged) is Reason.FORGED
+    stranger = next_version(founding(three), terms(three), applies_at=1).signed_by(ADMINS[3])
+    assert refused(here, stranger) is Reason.FORGED
+
+
 def test_so_many_forks_are_remembered_and_no_more(monkeypatch):
     monkeypatch.setattr("gossip.membership.manifest_chain.MAX_CONFLICTS", 1)
     chain = chain_of()
