@@ -45,6 +45,16 @@ class ManifestChain:
         """By version: the later seen of two manifests of one number that enough admins signed."""
         return self._conflicts
 
+    @property
+    def forked(self) -> bool:
+        """Whether no version is held yet that is newer than all conflicts, and so may have healed them."""
+        return any(number >= self.newest.version for number in self._conflicts)
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next version; one is skipped after a fork, which that heals."""
+        return max(self._conflicts) + 2 if self.forked else self.newest.version + 1
+
     def __iter__(self) -> Iterator[Manifest]:
         return iter(self._held)
 

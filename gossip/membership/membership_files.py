@@ -2,6 +2,7 @@
 
     certificate   what is shown in every handshake, in the format of docs/private-swarms.md
     manifests     the chain of the swarm's manifests
+    conflicts     others of the same numbers that admins signed as well, for the operator; only where there are any
     roster        who came and who was revoked
     swarm.key     libp2p's pre-shared key, where the swarm has one
     inbox/*.item  what an admin on this machine has signed, to be picked up by a running node (inbox_task.py)
@@ -10,6 +11,7 @@ Everything is written whole or not at all, with mode 0600. What is damaged is sa
 """
 
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +27,7 @@ from gossip.membership import (
     load_roster,
     parse_certificate,
 )
-from gossip.membership.manifest_chain import MAX_CHAIN_BYTES
+from gossip.membership.manifest_chain import MAX_CHAIN_BYTES, pack_manifests
 from gossip.membership.roster_sync import MAX_ROSTER_BYTES
 from gossip.transport.pnet import PresharedKey
 
@@ -73,11 +75,15 @@ class MembershipFiles:
         """Return the swarm's manifests. Raises LocalError, also when there are none."""
         data = read_private(self._manifests, MAX_CHAIN_BYTES, "the swarm's manifests", refuse_shared=False)
         try:
-            return load_own_chain(data)
+            chain = load_own_chain(data)
         except LocalError as error:
             raise LocalError(
                 f"{self._manifests}: {error}; take it from a copy or another node's folder, or join again by an invite"
             ) from error
+        if self._conflicts.exists():
+            with suppress(RemoteError):  # what it raises of each is that it is a conflict
+                chain.extend(read_private(self._conflicts, MAX_CHAIN_BYTES, "the conflicts", refuse_shared=False))
+        return chain
 
     def save_manifests(self, chain: ManifestChain) -> None:
         """Save the swarm's manifests. Raises LocalError: then the roster, which is saved after them, is not saved
@@ -85,6 +91,8 @@ class MembershipFiles:
         self._unwritten.add("manifests")
         try:
             write_private(self._manifests, chain.dump(), "the swarm's manifests")
+            if chain.conflicts:
+                write_private(self._conflicts, pack_manifests(tuple(chain.conflicts.values())), "the conflicts")
         except LocalError:
             self._unwritten.add("roster")
             raise
@@ -133,6 +141,10 @@ class MembershipFiles:
         path = self.inbox / f"{secrets.token_hex(8)}{SUFFIX}"
         write_private(path, item, "the item")
         return path
+
+    @property
+    def _conflicts(self) -> Path:
+        return self.folder / "conflicts"
 
     @property
     def _manifests(self) -> Path:

@@ -122,6 +122,7 @@ class MembershipSync:
         self._owed: dict[PeerId, deque[bytes]] = {}
         self._pulling: set[PeerId] = set()
         self._unsaved: set[str] = set()
+        self._conflicts = len(private.admission.chain.conflicts)
         self._complained: set[str] = set()
         self._turn = 0
         self._nursery: trio.Nursery | None = None
@@ -220,6 +221,9 @@ class MembershipSync:
             self._warn_of_fork(applied.error)
 
     def _follow_up(self, applied: Applied) -> None:
+        if len(self._admission.chain.conflicts) > self._conflicts:
+            self._conflicts = len(self._admission.chain.conflicts)
+            self._unsaved.add("manifests")
         if not applied.new:
             return
         self._tell_on(tuple(each for each in applied.new if is_item(each)))
@@ -248,7 +252,10 @@ class MembershipSync:
             self._house.offence(peer, error)
 
     def _warn_of_fork(self, error: RemoteError) -> None:
-        self._warn_once(f"the admins have signed two manifests: {error.detail}; ours stays until a newer one")
+        self._warn_once(
+            f"the admins have signed two manifests: {error.detail}; ours stays until a newer one, or until this node "
+            "takes an invite by an admin of the other side"
+        )
 
     def _warn_once(self, words: str) -> None:
         if words not in self._complained and len(self._complained) < MAX_CHAIN:

@@ -98,7 +98,11 @@ def shown(view: dict[str, Any]) -> Said:
             f"  ends {moment(each['expires'])}{_bound(each)}  {each['name']}{'  REVOKED' if each['revoked'] else ''}"
         )
     if view.get("conflicts"):
-        lines.append(f"CONFLICT   two manifests of version {view['conflicts']}: admins signed twice; rotate heals it")
+        numbers = ", ".join(map(str, view["conflicts"]))
+        lines.append(
+            f"CONFLICT   two manifests of version {numbers}: admins signed twice; rotate heals it, or (where they "
+            "removed each other) an invite by an admin of one side for each member of the other"
+        )
     return view, lines
 
 

@@ -17,7 +17,7 @@ from typing import Final
 import tomli_w
 
 from gossip.core.backoff import peer_in
-from gossip.core.errors import LocalError, RemoteError
+from gossip.core.errors import LocalError, Reason, RemoteError
 from gossip.core.identity import Identity
 from gossip.core.membership_limits import MAX_LINE_CHARS, TOLERANCE_S
 from gossip.membership import (
@@ -211,12 +211,21 @@ def keep_own(node_dir: Path, own: Raw) -> None:
 
 
 def _together(ours: ManifestChain | None, theirs: ManifestChain) -> ManifestChain:
+    """Of a fork, whose two sides enough admins have signed, the operator takes the invite's side by taking the invite;
+    not an older one, as nobody else may take a node back. UsageError."""
     if ours is None:
         return theirs
     try:
         ours.extend(theirs.dump())
     except RemoteError as error:
-        raise UsageError(f"the invite's manifests do not fit those in the folder: {error.detail or error}") from error
+        if ours.newest.digest == theirs.newest.digest:  # it heals the fork
+            return ours
+        if error.reason is Reason.EQUIVOCATION and theirs.newest.version >= ours.newest.version:
+            return theirs
+        raise UsageError(
+            f"the invite's manifests do not fit those in the folder: {error.detail or error}",
+            "join by it in a fresh folder (--run-dir)",
+        ) from error
     return ours
 
 

@@ -111,7 +111,8 @@ def rotate(
     _check_admin(authority, newest)
     terms = _changed(newest.terms, change)
     applies_at = _applies_at(chain, change, at_round, to[0])
-    manifest = next_version(newest, terms, applies_at=applies_at).signed_by(authority)
+    proposed = next_version(newest, terms, applies_at=applies_at, version=chain.next_number)
+    manifest = proposed.signed_by(authority)
     return _deliver(chain, manifest, out or folder.path / f"proposal-{manifest.version}.p2p", to)
 
 

@@ -74,7 +74,7 @@ def swarm_view(chain: ManifestChain) -> dict[str, Any]:
         "base": dict(agreed_settings.base_in(terms.settings)) or None,
         "recipe": agreed_settings.digest_of_recipe(terms.settings),
         "settings": {name: dict(keys) for name, keys in terms.settings.items() if isinstance(keys, Mapping)},
-        "conflicts": sorted(chain.conflicts),
+        "conflicts": sorted(chain.conflicts) if chain.forked else [],
     }
 
 

@@ -156,6 +156,9 @@ async def test_of_a_fork_each_keeps_what_it_saw_first_and_nobody_is_charged(auto
         await trio.sleep(60)
         assert [it.applied[node.peer] for node in nodes] == [[2], [2], [2]]
         assert not any(node.told("banned") for node in nodes)
+        for number in (1, 2, 3):
+            kept = it.files(number).load_manifests()
+            assert (list(kept.conflicts), kept.forked) == ([2], True), "an admin's command on this machine knows it"
         nodes[1].service.submit([manifests(version(one, number=4, run="healed"))])  # the admins skip a number
         await until(lambda: all(it.applied[node.peer] == [2, 4] for node in nodes), 60)
 

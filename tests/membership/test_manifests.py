@@ -283,8 +283,10 @@ def test_a_fork_is_reported_the_first_stays_and_a_later_version_heals_it():
     assert here.conflicts == {2: other}
     assert refused(there, after(here, ADMIN)) is Reason.EQUIVOCATION  # follows a version not ours
     assert (here.newest, there.newest) == (one, other)
-    healing = next_version(here.newest, terms(run="whole"), applies_at=9, version=4).signed_by(ADMIN)
+    assert (here.forked, here.next_number) == (True, 4)
+    healing = next_version(here.newest, terms(run="whole"), applies_at=9, version=here.next_number).signed_by(ADMIN)
     here.accept(healing)
+    assert (here.forked, here.next_number) == (False, 5)
     with pytest.raises(RemoteError) as caught:
         there.extend(here.dump())
     assert caught.value.reason is Reason.EQUIVOCATION

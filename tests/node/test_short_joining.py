@@ -1,13 +1,14 @@
 """A node with a short invite: when it asks, when it has no need to, and what it says of it."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 from swarm_harness import founded, line_of, now, said
 
-from gossip.membership import InviteBundle, ShortInvite
+from gossip.membership import Authority, InviteBundle, ShortInvite, next_version
 from gossip.membership.visit_task import FetchError
 from node.swarm import admin_actions, fetch_manifests
 from node.swarm.accept_invite import Membership, membership, read_invite
@@ -160,3 +161,30 @@ async def test_who_waits_is_told_after_two_seconds(
         told = capsys.readouterr().err
         assert told == "fetching what the invite leaves out from 192.0.2.7:4001, for 60 s at most\n"
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_an_invite_of_the_other_side_of_a_fork_is_taken_in_the_folder(tmp_path: Path, full: bool) -> None:
+    """Two admins have removed each other, and a member of one comes over to the other."""
+    other = Authority(b"o" * 32)
+    made = founded(tmp_path / "lab", others=(other.public_key,))
+    lab, admin, node_dir = made.folder, made.folder.authority(None), tmp_path / "a" / "node"
+    asked, files = Asked(lab), membership_of(node_dir)
+    join(node_dir, line_of(lab, full=full), asked)
+    last = files.load_manifests().newest
+    here, there = (replace(last.terms, admins=(each.public_key,)) for each in (other, admin))
+    chain = files.load_manifests()
+    chain.accept(next_version(last, here, applies_at=0).signed_by(other))
+    files.save_manifests(chain)
+    for _ in range(2):
+        before = lab.chain()
+        before.accept(next_version(before.newest, there, applies_at=0).signed_by(admin))
+        membership_of(lab.node_dir).save_manifests(before)
+        join(node_dir, line_of(lab, full=full), asked)
+        assert files.load_manifests().newest == before.newest
+    old = line_of(lab, full=full)
+    while chain.newest.version <= before.newest.version:
+        chain.accept(next_version(chain.newest, here, applies_at=0).signed_by(other))
+    files.save_manifests(chain)
+    with pytest.raises(UsageError, match="do not fit those in the folder"):
+        join(node_dir, old, asked)

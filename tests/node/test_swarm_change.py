@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from swarm_harness import DIGITS, founded, joined, line_of, mistake, now, said
 
+from gossip.core.errors import RemoteError
 from gossip.core.identity import Identity
 from gossip.membership import ManifestChain, Policy, next_version, parse_item, rotate, rotated
 from gossip.membership.membership_files import SUFFIX
@@ -55,6 +56,27 @@ def test_a_rotation_waits_for_the_node_and_the_next_builds_on_it(
     assert chain.newest.terms.settings["train"]["learning_rate"] == 0.001  # type: ignore[index, call-overload]
     assert chain.newest.terms.max_members == 5
     assert len(waiting(lab / "node")) == 3
+
+
+def test_after_a_fork_the_next_rotation_skips_a_number_and_heals_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = founded(tmp_path / "lab")
+    lab, admin, first = made.folder.path, made.folder.authority(None), made.chain.newest
+    files, forks = membership_of(lab / "node"), [replace(first.terms, max_members=most) for most in (5, 6)]
+    one, other = (next_version(first, terms, applies_at=0).signed_by(admin) for terms in forks)
+    chain = files.load_manifests()
+    chain.accept(one)
+    with pytest.raises(RemoteError, match="equivocation"):
+        chain.accept(other)
+    files.save_manifests(chain)
+    assert "CONFLICT   two manifests of version 2: " in said(capsys, "swarm", "show", lab)[1]
+    assert said(capsys, "swarm", "rotate", lab, "--max-members", 7)[0] == 0
+    assert newest(lab).newest.version == 4
+    there = ManifestChain(first)
+    there.accept(other)
+    assert there.accept(newest(lab).newest), "who saw the other one first takes it, too"
+    assert "CONFLICT" not in said(capsys, "swarm", "show", lab)[1]
 
 
 @pytest.mark.parametrize(
