@@ -218,7 +218,9 @@ async def test_what_an_admin_has_signed_waits_in_the_inbox_while_the_disk_is_ful
         nursery.start_soon(watch_inbox, files, sync.submit, warned.append)
         await trio.sleep(5 * INBOX_LOOK_S)
         assert len(list(files.inbox.iterdir())) == 2
-        assert len(warned) == 1
+        said = list(warned)
+        assert 1 <= len(said) <= 2, "each file once; which is tried first lies with the names in the inbox"
+        assert all("No space left on device" in each for each in said)
         monkeypatch.undo()
         sync._save()
         await trio.sleep(2 * INBOX_LOOK_S)
@@ -226,4 +228,4 @@ async def test_what_an_admin_has_signed_waits_in_the_inbox_while_the_disk_is_ful
     assert not list(files.inbox.iterdir())
     assert files.load_manifests().newest.digest == newer.digest
     assert files.load_roster(chain()).revoked_peer(identity(4).peer_id) is not None
-    assert len(warned) == 1
+    assert warned == said
