@@ -229,3 +229,16 @@ async def test_what_an_admin_has_signed_waits_in_the_inbox_while_the_disk_is_ful
     assert files.load_manifests().newest.digest == newer.digest
     assert files.load_roster(chain()).revoked_peer(identity(4).peer_id) is not None
     assert warned == said
+
+
+def test_the_other_side_of_a_fork_that_a_refusal_shows_is_told_and_kept(files):
+    warned = []
+    private, sync = syncing(files, warned)
+    sync.submit([pack_manifests((version(chain().newest, run="one"),))])
+    other = version(chain().newest, run="other")
+    private.admission.take_manifests(pack_manifests((other,)))
+    private.admission.take_manifests(pack_manifests((other,)))
+    assert len(warned) == 1
+    assert "the admins have signed two manifests" in warned[0]
+    sync._save()
+    assert list(files.load_manifests().conflicts.values()) == [other]

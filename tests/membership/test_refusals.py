@@ -174,6 +174,21 @@ def test_as_much_is_shown_as_a_frame_holds() -> None:
     assert parse_refusal(said) == Refusal(reason=Reason.FORGED)
 
 
+def test_where_all_changes_do_not_fit_the_last_one_is_shown() -> None:
+    chain = chain_of(TWO)
+    door = Door(chain, B, certificate(B, invite(1, ADMINS[1], chain), 1))
+    listed = {"policy": Policy.ALLOW, "allow": frozenset({A.peer_id, *(peer(100 + at).peer_id for at in range(600))})}
+    for signer, admins in ((ADMIN, (*TWO, ADMINS[2])), (ADMINS[2], ADMINS[1:3])):
+        door.admission.apply_manifests(pack_manifests((after(door.chain, signer, admins=admins, **listed),)))
+    said = told(door, A, certificate(A, invite(chain=chain)).raw)
+    behind = chain_of(TWO)
+    assert behind.accept(tuple(door.chain)[1])
+    admission = member(certificate(A, invite(chain=behind)), behind)
+    admission.heard(C.peer_id, said)
+    assert admission.ended() is not None
+    assert behind.newest == door.chain.newest
+
+
 def test_a_former_admin_s_crowd_is_shown_no_more_than_a_link_bears() -> None:
     door, _ = removed()
     granted = invite(2, uses=None, chain=door.chain)

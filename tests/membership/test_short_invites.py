@@ -62,7 +62,7 @@ from gossip.membership import (
 )
 from gossip.membership import invite_code as lines
 from gossip.membership.admission import PIECES_BURST
-from gossip.membership.refusal import TOLD, Refusal
+from gossip.membership.refusal import TOLD, Refusal, invite_words, parse_refusal
 from gossip.membership.visit import Visitor, make_visit, parse_visit
 from gossip.membership.visit_task import EACH_S, KNOCK_S, FetchError, fetch
 from gossip.transport.base import MAX_CREDENTIALS, Admission
@@ -313,6 +313,19 @@ def test_an_invite_that_is_no_good_any_more_is_told_why():
         assert said[:1] == b"\x92"
         assert (b"lost laptop" in said) == (reason is Reason.REVOKED)
         assert peer(5).public_key not in said, "and nobody else is named"
+
+
+def test_an_invite_by_a_former_admin_is_told_so_and_shown_no_manifest():
+    chain = chain_of((ADMIN, ADMINS[1]))
+    short = short_of(chain)
+    door = Door(chain)
+    door.admission.apply_manifests(pack_manifests((after(chain, ADMIN, admins=(ADMINS[1],)),)))
+    asked = visit(short)
+    with pytest.raises(RemoteError) as caught:
+        door.admission.admit(ASKER.peer_id, asked)
+    said = parse_refusal(door.admission.explain(ASKER.peer_id, asked, caught.value))
+    assert said == Refusal(reason=Reason.FORGED)
+    assert invite_words(said, signed=False) == "it says that the admin who made the invite is no admin any more"
 
 
 def test_who_asks_too_often_is_not_told():

@@ -8,6 +8,7 @@ from sim_swarm import swarm
 
 from node.system.errors import RunError
 from node.training import run_watch
+from node.training.epochs import EpochCounter
 
 
 async def test_a_late_joiner_is_counted_as_one_that_took_a_model(
@@ -55,3 +56,27 @@ async def test_a_full_disk_keeps_it_with_its_own_model_until_it_can_begin_a_chai
         assert behind.node.state.round >= others[0].node.state.round - 10
         for each in (behind, *others):
             each.stop.set()
+
+
+async def test_a_node_that_starts_on_a_full_disk_ends_and_says_so(
+    tmp_path: Path, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no work to lose."""
+
+    def full(counter: EpochCounter) -> int:
+        raise RunError("cannot write late/epoch: No space left on device", "free some disk space")
+
+    async with swarm(tmp_path, keep_errors=True) as members:
+        others = [await members.start(name, wait_for=1, train={"rounds": 600}) for name in ("a", "b")]
+        while others[0].node.state.round < 30:  # noqa: ASYNC110
+            await trio.sleep(0.05)
+        monkeypatch.setattr(EpochCounter, "advance", full)
+        late = await members.start("late", wait_for=2, train={"rounds": 600})
+        await late.done.wait()
+        for each in others:
+            each.stop.set()
+    error: BaseException | None = late.error
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    assert isinstance(error, RunError)
+    assert error.message == "cannot write late/epoch: No space left on device"
