@@ -294,19 +294,23 @@ class Reversible:
         return f"it says: {said.decode()}"
 
 
+async def meet(nursery: trio.Nursery, one: End, relay: End, other: End) -> None:
+    """Run the three; both ends are connected to the relay, and the other is reached through it."""
+    for end in (one, relay, other):
+        await nursery.start(end.transport.run, end)
+    for end in (one, other):
+        await end.transport.dial(relay.address)
+    assert await other.transport.relayed_by(relay.peer) is not None
+
+
 @pytest.mark.parametrize("word", [b"ours", b"theirs"])
 async def test_membership_is_asked_at_the_ends(autojump_clock: object, word: bytes) -> None:
     """The relay has not heard of a revocation: it lets everybody pass."""
     network = MemoryNetwork(random.Random(2))
-    ends = [End(network, number, Reversible(b"ours")) for number in (1, 2, 3)]
-    one, middle, other = ends
+    one, middle, other = (End(network, number, Reversible(b"ours")) for number in (1, 2, 3))
     relay_at(middle)
     async with trio.open_nursery() as nursery:
-        for end in ends:
-            await nursery.start(end.transport.run, end)
-        for end in (one, other):
-            await end.transport.dial(middle.address)
-        assert await other.transport.relayed_by(middle.peer) is not None
+        await meet(nursery, one, middle, other)
         one.transport._handshake_admission._admission = Reversible(word)
         if word == b"ours":
             await one.transport.dial(through(middle, other))
@@ -330,17 +334,10 @@ async def test_who_dials_through_a_relay_may_refuse_and_says_why(autojump_clock:
             return b"theirs"
 
     network, former = MemoryNetwork(random.Random(2)), Former(b"ours")
-    ends = [End(network, 1, Reversible(b"ours")), End(network, 2), End(network, 3)]
-    one, middle, other = ends
-    middle.transport._handshake_admission._admission = Reversible(b"ours")
-    other.transport._handshake_admission._admission = Reversible(b"ours")
+    one, middle, other = (End(network, number, Reversible(b"ours")) for number in (1, 2, 3))
     relay_at(middle)
     async with trio.open_nursery() as nursery:
-        for end in ends:
-            await nursery.start(end.transport.run, end)
-        for end in (one, other):
-            await end.transport.dial(middle.address)
-        assert await other.transport.relayed_by(middle.peer) is not None
+        await meet(nursery, one, middle, other)
         other.transport._handshake_admission._admission = former
         with pytest.raises(TransportError, match="it was refused: no_member"):
             await one.transport.dial(through(middle, other))

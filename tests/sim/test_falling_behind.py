@@ -54,6 +54,7 @@ async def test_a_full_disk_keeps_it_with_its_own_model_until_it_can_begin_a_chai
         while not behind.told("joined"):  # noqa: ASYNC110
             await trio.sleep(0.05)
         assert behind.node.state.round >= others[0].node.state.round - 10
+        assert not behind.node.state.owes_epoch, "a second full disk is said again"
         for each in (behind, *others):
             each.stop.set()
 

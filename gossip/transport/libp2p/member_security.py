@@ -9,9 +9,8 @@ Who dialled sends first, and who listens answers only when it has admitted the c
 tells it the key that it has dialled by name, and the end of the connection. A member that was revoked is told why:
 it gets a frame whose length has its highest bit set, with a refusal (membership/refusal.py). Who dialled may refuse,
 too, once it has seen who listens, and sends such a frame before the muxer's first byte: a node that only listens would
-hear it of nobody else. Who dialled
-shows its credentials to the key that it meant to dial and to no other. Credentials are no secrets, and are good for the
-key alone that shows them.
+hear it of nobody else. Who dialled shows its credentials to the key that it meant to dial and to no other. Credentials
+are no secrets, and are good for the key alone that shows them.
 
 They are asked about again when the connection is registered: a caller that is admitted and then dawdles until it is
 revoked (the handshake may take some seconds) would be nobody's connection while connections are cut.
