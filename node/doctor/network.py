@@ -9,7 +9,7 @@ from typing import Final
 
 import psutil
 
-from gossip.transport.default_route import default_sources
+from gossip.transport.default_route import default_sources, likely_sources
 from node.doctor.finding import Finding, Subject
 from node.system.addresses import LISTEN_ON_IPV6, UNDIALABLE, is_undialable
 
@@ -81,11 +81,15 @@ def holder_of(port: int) -> str:
     return "another program (of another user, perhaps)"
 
 
-def addresses(subject: Subject, hosts: Sequence[str] | None = None) -> Finding:
-    """Report which kinds of addresses this machine has towards the internet. `hosts` of None asks the system."""
+def addresses(subject: Subject, hosts: Sequence[str] | None = None, beside: Sequence[str] | None = None) -> Finding:
+    """Report which kinds of addresses this machine has towards the internet or, where it has none, on its own network.
+    None of `hosts`, those, and of `beside`, these, asks the system."""
     found = default_sources() if hosts is None else hosts
     kinds = {kind_of(host) for host in found}
     seen = ", ".join(f"{host} ({kind_of(host)})" for host in found)
+    if not found and (inside := likely_sources() if beside is None else beside):
+        seen = f"{', '.join(inside)}, and no route beyond this network: nodes on it reach each other"
+        return Finding(check="addresses", level="ok", seen=seen)
     if not found:
         seen = "no route to anywhere: offline"
         return Finding(check="addresses", level="warning", seen=seen, fix="connect it; on one machine it needs none")
@@ -125,12 +129,14 @@ def listen_ports(addresses: Iterable[str]) -> tuple[int, ...]:
 
 def multicast() -> Finding:
     """Check whether a packet to mDNS's group comes back to a socket of our own: nodes of one LAN find each other so."""
+    ours = next((host for host in likely_sources() if ":" not in host), "0.0.0.0")  # no route may lead to the group
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.settimeout(MULTICAST_S)
             probe.bind(("", 0))
-            member = socket.inet_aton(MDNS_GROUP) + socket.inet_aton("0.0.0.0")
+            member = socket.inet_aton(MDNS_GROUP) + socket.inet_aton(ours)
             probe.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+            probe.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(ours))
             probe.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 0)  # it does not leave this machine
             probe.sendto(b"p2ptrain doctor", (MDNS_GROUP, probe.getsockname()[1]))
             probe.recv(64)

@@ -13,7 +13,7 @@ from gossip.core.identity import KEY_BYTES, verify_key_of
 from gossip.core.ids import PeerId
 from gossip.core.membership_limits import MAX_ADDRESS_CHARS, MAX_ALLOWED
 from gossip.membership import Policy, Role
-from gossip.transport.default_route import default_sources
+from gossip.transport.default_route import likely_sources
 from node.system.errors import UsageError
 
 _SPAN = re.compile(r"(\d{1,6})([mhdw])")
@@ -61,7 +61,7 @@ def place(word: str) -> tuple[str, int]:
 
 def own_place() -> tuple[str, int]:
     """Return where others most likely reach this machine, and a port that is free now."""
-    host = next(iter(default_sources()), "127.0.0.1")
+    host = next(iter(likely_sources()), "127.0.0.1")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))

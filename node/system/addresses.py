@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Final
 
-from gossip.transport.default_route import default_sources
+from gossip.transport.default_route import default_sources, likely_sources
 
 UNDIALABLE: Final = "IPv6 alone leads out of this machine, and it listens on IPv4 alone"
 LISTEN_ON_IPV6: Final = "give --listen /ip6/::/tcp/4001"
@@ -12,13 +12,13 @@ UNDIALABLE_WARNING: Final = f"nobody else can dial this node: {UNDIALABLE}; {LIS
 
 
 def best_address(addresses: Sequence[str], sources: Sequence[str] | None = None) -> str:
-    """Return the multiaddr of `addresses` (one at least) to hand out: on the default route, else not loopback, else the
-    first.
+    """Return the multiaddr of `addresses` (one at least) to hand out: on the default route, or on an interface
+    where there is none, else not loopback, else the first.
 
     `sources`: this machine's addresses towards the rest of the world, best first; None: the system is asked.
     """
     hosts = {address: _host(address) for address in addresses}
-    for source in default_sources() if sources is None else sources:
+    for source in likely_sources() if sources is None else sources:
         for address, host in hosts.items():
             if host == _parsed(source):
                 return address

@@ -32,7 +32,7 @@ def docked(monkeypatch: pytest.MonkeyPatch) -> None:
         **{f"br-{host}": [Entry(socket.AF_INET, host)] for host in BRIDGES},
     }
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
-    monkeypatch.setattr(multiaddrs, "default_sources", lambda: ("192.168.1.4", "2600::4"))
+    monkeypatch.setattr(multiaddrs, "likely_sources", lambda: ("192.168.1.4", "2600::4"))
 
 
 def hosts(*bound: str) -> list[str]:

@@ -178,8 +178,16 @@ def test_any_free_port_is_fine_and_says_what_it_is_not(subject):
     ],
 )
 def test_kinds_of_addresses(subject, hosts, level, words):
-    finding = network.addresses(subject, hosts)
+    finding = network.addresses(subject, hosts, beside=[])
     assert (finding.level, words in finding.seen) == (level, True)
+
+
+def test_a_network_that_leads_nowhere_else_is_one_to_run_on(subject, monkeypatch):
+    finding = network.addresses(subject, [], beside=["10.1.2.3"])
+    assert (finding.level, "10.1.2.3, and no route beyond" in finding.seen) == ("ok", True)
+    monkeypatch.setattr(router, "default_sources", tuple)
+    (finding,) = trio.run(router.router, subject)
+    assert (finding.level, finding.seen) == ("ok", "not asked: no route leads out of this network")
 
 
 @pytest.mark.parametrize(

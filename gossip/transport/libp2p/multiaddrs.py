@@ -10,7 +10,7 @@ from multiaddr import Multiaddr
 
 from gossip.core.errors import LocalError
 from gossip.core.ids import PeerId
-from gossip.transport.default_route import default_sources
+from gossip.transport.default_route import likely_sources
 from gossip.transport.libp2p.tcp import host_and_port
 
 
@@ -53,7 +53,7 @@ def dialable(bound: Iterable[Multiaddr], peer: PeerId) -> tuple[str, ...]:
     by which this machine reaches others: a record holds `MAX_ADDRESSES`, and a machine may have a bridge for each of
     its containers. Loopback comes last: it helps only peers on the same machine."""
     found: dict[str, int] = {}
-    sources = default_sources()
+    sources = likely_sources()
     for address in bound:
         host, port = host_and_port(address)
         anywhere = ipaddress.ip_address(host).is_unspecified
