@@ -104,16 +104,24 @@ def words(node: NodeProgress, now: float) -> str:
 
 
 def lines(nodes: Iterable[tuple[Path | None, NodeProgress]], now: float) -> Iterator[str]:
-    """Yield how each node that does not train ended, or why it is paused, and then the commands that resume those that
-    ended. Each node comes with its folder, if that is on this machine."""
+    """Yield how each node that does not train ended, or why it is paused, and what is not saved, and then the commands
+    that resume those that ended. Each node comes with its folder, if that is on this machine."""
     nodes = list(nodes)
-    told = [(node.name, its) for _, node in nodes if (its := words(node, now))]
+    told = [(node.name, its) for _, node in nodes for its in (words(node, now), _unsaved(node)) if its]
     for name, its in told[:MAX_TOLD]:
         yield f"{text.printable(name)}: {text.printable(its)}"  # of a log that may be another machine's
     if len(told) > MAX_TOLD:
         yield f"and {len(told) - MAX_TOLD} more"
     yield from _full_disks({folder for folder, node in nodes if folder is not None and node.state == "dead"})
     yield from _commands([(folder, node) for folder, node in nodes if folder is not None])
+
+
+def _unsaved(node: NodeProgress) -> str:
+    """Return what a node that runs would lose if it were killed; empty where that is no more than usual."""
+    if node.over or not node.unsaved:
+        return ""
+    newest = "none" if node.checkpoint_round is None else f"the newest is of round {node.checkpoint_round}"
+    return f"cannot write a checkpoint ({node.unsaved}): {newest}, of {node.rounds_done} done"
 
 
 def _full_disks(folders: set[Path]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from node.events import peers_seen
 from node.events.event_types import (
     BudgetPlanned,
+    CheckpointFailed,
     CheckpointWritten,
     Ended,
     Evaluated,
@@ -149,6 +150,8 @@ class NodeProgress:
     """Planned steps of the next round."""
     checkpoint: str | None = None
     checkpoint_round: int | None = None
+    unsaved: str = ""
+    """Why the disk did not take the newest checkpoint; empty: it did."""
     warnings: list[str] = field(default_factory=list)
     peers: peers_seen.Peers = field(default_factory=dict)
     epsilon: float | None = None
@@ -199,7 +202,9 @@ class NodeProgress:
                 self.paused = self.spent  # the end of a policy's pause gives no budget back
                 self.paused_s += max(0.0, event.seconds)
             case CheckpointWritten():
-                self.checkpoint, self.checkpoint_round = event.path, event.round
+                self.checkpoint, self.checkpoint_round, self.unsaved = event.path, event.round, ""
+            case CheckpointFailed():
+                self.unsaved = event.why
             case Resumed() | Joined():
                 self.rounds_done = event.round
             case WarmedUp():
@@ -235,7 +240,7 @@ class NodeProgress:
     def _begin(self, event: Started) -> None:
         self.state, self.started_at = "running", event.ts
         self.first_round = self.first_round_at = self.error = self.hint = self.summary = self.ended_at = None
-        self.pid, self.paused, self.spent = event.pid, "", ""
+        self.pid, self.paused, self.spent, self.unsaved = event.pid, "", "", ""
         self.rounds, self.paused_s = 0, 0.0
         for key in _COUNTS:
             setattr(self, key, 0)

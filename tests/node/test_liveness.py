@@ -251,6 +251,26 @@ def test_a_full_disk_is_named_where_a_node_could_write_no_last_word(
     assert sum("is full" in line for line in told) == 1
 
 
+def test_a_node_that_cannot_save_says_what_a_kill_would_lose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = said("checkpoint_failed", round=38, why="No space left on device", needed_bytes=9, free_bytes=1)
+    saved = said("checkpoint", round=30, path="ckpt-30")
+    node = NodeProgress("alice")
+    for event in (said("started", peer_id="alice", pid=1), said("round", round=41, rounds=150), full):
+        node.observe(event)
+    unsaved = "alice: cannot write a checkpoint (No space left on device)"
+    assert list(lines([(None, node)], NOW)) == [f"{unsaved}: none, of 41 done"]
+    for event in (saved, full):
+        node.observe(event)
+    assert list(lines([(None, node)], NOW)) == [f"{unsaved}: the newest is of round 30, of 41 done"]
+    node.observe(saved)
+    assert list(lines([(None, node)], NOW)) == []
+    last = ("checkpoint_failed", {"round": 38, "why": "No space left", "needed_bytes": 9, "free_bytes": 1})
+    with held(story(tmp_path / "node-0", last, pid=os.getpid()), beat_ago=3):
+        assert "node-0: cannot write a checkpoint (No space left)" in printed(capsys, "status", tmp_path)
+
+
 def test_many_ends_leave_room_for_the_table(tmp_path: Path) -> None:
     told = list(lines([(tmp_path / f"n{number}", ended("dead")) for number in range(30)], NOW))
     assert len(told) < 20
