@@ -29,14 +29,14 @@ class Applier:
         self._node = node
         self._chain = chain
         self._emit = emit
-        self._trained: int | None = None
+        self._trained: Manifest | None = None
         self._closed: int | None = None
 
     def apply(self, trained: int, closed: int) -> None:
         """Apply the settings: the node trains round `trained` from now on, and closes round `closed` next."""
         manifest = holding(self._chain, trained)
-        if manifest.version != self._trained:
-            first, self._trained = self._trained is None, manifest.version
+        if self._trained is None or manifest.version != self._trained.version:
+            first, self._trained = self._trained is None, manifest
             changed = self._apply(manifest, "train")
             if changed or not first:
                 version, applies_at = manifest.version, manifest.applies_at
@@ -52,9 +52,11 @@ class Applier:
         return rounds_told(holding(self._chain, round_)) or self._node.config.train.rounds
 
     def heard(self, manifest: Manifest) -> None:
-        """Note a newer version. It is applied at once where its round is over, otherwise when that round comes."""
-        node = self._node
-        if manifest.applies_at < node.state.round:
+        """Note a newer version. It is applied at once where its round is over, otherwise when that round comes. One
+        that leaves the settings as they are holds as it comes: its round is that of the settings before it."""
+        node, held = self._node, self._trained
+        changes = held is None or agreed_settings.differing(held.terms.settings, manifest.terms.settings)
+        if changes and manifest.applies_at < node.state.round:
             message = f"version {manifest.version} of the swarm's manifest came late: it holds since round "
             message += f"{manifest.applies_at}, and here from round {node.state.round}"
             self._emit(WarningEvent(message=message))
