@@ -151,7 +151,7 @@ def create(
             at=None if at is None else parsing.place(at),
             bootstrap=tuple(map(parsing.check_bootstrap, bootstrap or ())),
             others=tuple(map(parsing.public_key, admins or ())),
-            threshold=k or 1,
+            threshold=1 if k is None else k,
             max_members=max_members,
             data_must_match=data_must_match,
             min_memory_bytes=None if min_memory is None else min_memory * 1e9,

@@ -108,6 +108,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (("--bootstrap", "/ip4/1.2.3.4/tcp/1"), "no address of a peer"),
         (("--admins", "abc"), "no admin's key"),
         (("--k", "2"), "--k 2 of 1 admins"),
+        (("--k", "0"), "--k 0 of 1 admins"),
         (("--expires", "soon"), "is no time"),
         (("--expires", "2001-01-01"), "is over"),
         (("--expires", "0d"), "is no time"),
