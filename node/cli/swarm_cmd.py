@@ -356,8 +356,9 @@ def sign(
         admin = SwarmFolder(folder)
         handed = admin_actions.targets(admin, to or ()) if admin.known or to else ()
         chain, manifest = admin_actions.read_proposal(file)
+        here = admin_actions.check_proposal(admin, (chain, manifest), file, handed)
         if not yes:
-            _confirm(swarm_text.proposed(chain.newest, manifest))
+            _confirm(swarm_text.proposed(chain.newest, manifest, here))
         outcome = admin_actions.sign(admin, admin.authority(passphrase_file), (chain, manifest), file, handed)
     _out(swarm_text.changed(outcome), json=json)
 

@@ -191,11 +191,14 @@ def revoked(signed: "Revocation", handed: Sequence[Path]) -> Said:
     return facts, lines
 
 
-def proposed(before: "Manifest", manifest: "Manifest") -> list[str]:
-    """Return the lines that say what another version would change, before it is signed."""
+def proposed(before: "Manifest", manifest: "Manifest", here: int | None = None) -> list[str]:
+    """Return the lines that say what another version would change, before it is signed. `here`: our node's round."""
     settings, members = _changes(before, manifest)
     lines = [f"version {manifest.version} of the swarm {before.terms.name} ({before.swarm.hex()}):"]
     lines += [f"  {name}: {old} -> {new}, from round {manifest.applies_at}" for name, (old, new) in settings.items()]
+    if settings and here is not None and here > manifest.applies_at:
+        when = "not in one round at all members, but at each as it hears of it"
+        lines.append(f"  round {manifest.applies_at} is over, the swarm is in round {here}: so {when}")
     lines += [f"  {name}: {old} -> {new}, at once" for name, (old, new) in members.items()]
     for gone in sorted(set(before.terms.admins) - set(manifest.terms.admins)):
         void = "who came by its invites is out, and whom it revoked is not"
@@ -216,18 +219,23 @@ def changed(outcome: "ChangeOutcome") -> Said:
         "proposal": None if outcome.file is None else str(outcome.file),
         "handed_to": list(map(str, outcome.handed_to)),
     }
-    lines = proposed(outcome.before, manifest)
+    lines = proposed(outcome.before, manifest, outcome.here)
     if outcome.file is not None:
         lines.append(f"{outcome.signed} of {outcome.needed} admins have signed. The next one runs:")
         lines.append(f"  {text.program()} swarm sign DIR {outcome.file}")
     elif outcome.handed_to:
         lines += _handed(outcome.handed_to)
-        if "train.rounds" in settings:
+        if _more_rounds(settings):
             go_on = f"{text.program()} node --run-dir FOLDER"
             lines.append(f"members that have trained all rounds by now go on when they are started again: {go_on}")
     else:
         lines.append("enough admins have signed; an admin with a node runs `swarm sign` once more to hand it over")
     return facts, lines
+
+
+def _more_rounds(settings: Pairs) -> bool:
+    old, new = settings.get("train.rounds", (None, None))
+    return bool((new or 0) > (old or 0))
 
 
 def _changes(before: "Manifest", after: "Manifest") -> tuple[Pairs, Pairs]:

@@ -45,6 +45,8 @@ AHEAD_ROUNDS: Final = 10
 """How far ahead of our node's round a change is set where nobody says when: a manifest reaches all within seconds, and
 rounds of the fastest runs take one."""
 
+_AGAIN: Final = "it has to be proposed again"
+
 _LEAST_PREFIX: Final = 6
 """Characters of an id or a peer's end that may stand for the whole, where only one fits."""
 
@@ -64,10 +66,12 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeOutcome:
-    """What a change has made. `file`: the proposal, while signatures are missing; `handed_to`: nodes' folders."""
+    """What a change has made. `file`: the proposal, while signatures are missing; `handed_to`: nodes' folders. `here`:
+    the round that our node is in, where it has trained."""
 
     manifest: Manifest
     before: Manifest
+    here: int | None
     signed: int
     needed: int
     file: Path | None
@@ -134,9 +138,29 @@ def sign(
     signature needed it is handed over. UsageError."""
     chain, manifest = proposal
     _check_admin(authority, chain.newest)
-    if folder.known and not _follows(known(folder.files)[0], manifest):
-        raise UsageError(f"{file} does not follow the newest version of the swarm", "it has to be proposed again")
+    check_proposal(folder, proposal, file, to)
     return _deliver(chain, manifest.signed_by(authority), file, to)
+
+
+def check_proposal(
+    folder: SwarmFolder, proposal: tuple[ManifestChain, Manifest], file: Path, to: tuple[Path, ...]
+) -> int | None:
+    """Check that a proposal can still be what was meant: weeks may lie between two signatures. Return the round that
+    our node is in, None where there is none to ask. UsageError."""
+    chain, manifest = proposal
+    if folder.known and not _follows(known(folder.files)[0], manifest):
+        raise UsageError(f"{file} does not follow the newest version of the swarm", _AGAIN)
+    here = _round_of_any(to)
+    changes = agreed_settings.differing(chain.newest.terms.settings, manifest.terms.settings)
+    ends, rounds = rounds_of(chain), changes.get("train.rounds", (None, None))[1]
+    if here is None or ends is None or not changes:
+        return here
+    if isinstance(rounds, int) and rounds <= here:
+        raise UsageError(f"train.rounds={rounds} would end the run at once: the swarm is in round {here}", _AGAIN)
+    if here >= ends and not isinstance(rounds, int):
+        hint = f"it has to be proposed again, with more rounds: --set train.rounds={ends + MORE_ROUNDS}, for example"
+        raise UsageError(f"the run is over, {here} rounds of {ends} are trained already", hint)
+    return here
 
 
 def read_proposal(file: Path) -> tuple[ManifestChain, Manifest]:
@@ -153,7 +177,7 @@ def read_proposal(file: Path) -> tuple[ManifestChain, Manifest]:
     except (RemoteError, ValueError, IndexError) as error:
         raise UsageError(f"{file} is no proposal, or damaged ({error})", "p2ptrain swarm rotate makes one") from None
     if not _follows(chain, proposed):
-        raise UsageError(f"{file} is a proposal for another swarm or version", "it has to be proposed again")
+        raise UsageError(f"{file} is a proposal for another swarm or version", _AGAIN)
     return chain, proposed
 
 
@@ -171,11 +195,16 @@ def _deliver(chain: ManifestChain, manifest: Manifest, file: Path, to: tuple[Pat
     return ChangeOutcome(
         manifest=manifest,
         before=before,
+        here=_round_of_any(to),
         signed=signed,
         needed=needed,
         file=file if waits else None,
         handed_to=() if waits else to,
     )
+
+
+def _round_of_any(to: tuple[Path, ...]) -> int | None:
+    return max((here for each in to if (here := round_of(each)) is not None), default=None)
 
 
 def _all_of(chain: ManifestChain) -> bytes:

@@ -195,9 +195,10 @@ def test_a_proposal_is_shown_and_asked_about_before_it_is_signed(
 
 
 def shared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """The folder of a swarm of two admins, of whom the other is in `b`, without a proposal."""
+    """The folder of a swarm of two admins and sixty rounds. The other admin is in `b`, and there is no proposal."""
     key = said(capsys, "swarm", "key", tmp_path / "b", "--no-passphrase")[1].strip()
-    return founded(tmp_path / "lab", others=(bytes.fromhex(key),), threshold=2).folder.path
+    raw = {**DIGITS, "train": {"rounds": 60}}
+    return founded(tmp_path / "lab", raw, others=(bytes.fromhex(key),), threshold=2).folder.path
 
 
 @pytest.mark.parametrize(
@@ -236,6 +237,53 @@ def test_a_proposal_that_delays_all_later_settings_says_so(tmp_path: Path, capsy
     last = newest(shared(tmp_path, capsys)).newest
     told = proposed(last, next_version(last, replace(last.terms, max_members=9), applies_at=10**9))
     assert "  applies_at: 0 -> 1000000000, at once" in told
+
+
+def test_a_proposal_whose_round_is_over_says_so_before_it_is_signed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next admin may sign a week later."""
+    lab = shared(tmp_path, capsys)
+    said(capsys, "swarm", "rotate", lab, "--set", "train.learning_rate=0.001", "--at-round", 3)
+    sign = ("swarm", "sign", tmp_path / "b", lab / "proposal-3.p2p", "--to", lab)
+    over = "  round 3 is over, the swarm is in round 5: so "
+    events(lab / "node", 3)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda question, err: False)
+    assert "is over" not in said(capsys, *sign)[2]
+    events(lab / "node", 5)
+    assert over in said(capsys, *sign)[2]
+    assert over in said(capsys, *sign, "--yes")[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "here", "what"),
+    [
+        ("train.rounds=4", 4, "train.rounds=4 would end the run at once: the swarm is in round 4"),
+        ("train.rounds=4", 6, "train.rounds=4 would end the run at once: the swarm is in round 6"),
+        ("train.learning_rate=0.001", 60, "the run is over, 60 rounds of 60 are trained already"),
+    ],
+)
+def test_a_proposal_that_came_to_mean_something_else_is_not_signed(
+    change: str, here: int, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = shared(tmp_path, capsys)
+    assert said(capsys, "swarm", "rotate", lab, "--set", change, "--at-round", 3)[0] == 0
+    events(lab / "node", here)
+    proposal = lab / "proposal-3.p2p"
+    before = proposal.read_bytes()
+    assert what in mistake(capsys, "swarm", "sign", tmp_path / "b", proposal, "--to", lab, "--yes")
+    assert (proposal.read_bytes(), waiting(lab / "node")) == (before, [])
+
+
+@pytest.mark.parametrize(("rounds", "told"), [(90, True), (50, False)])
+def test_only_more_rounds_are_gone_on_with(
+    rounds: int, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = long(tmp_path / "lab")
+    events(lab / "node", 7)
+    out = said(capsys, "swarm", "rotate", lab, "--set", f"train.rounds={rounds}")[1]
+    assert ("go on when they are started again" in out) is told
 
 
 def test_what_was_shown_is_signed_whatever_the_file_holds_by_then(
