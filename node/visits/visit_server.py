@@ -10,6 +10,7 @@ not set, so that a page in the operator's browser cannot use an address that onl
 import json
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import trio
@@ -151,6 +152,8 @@ class VisitServer:
 
     async def _renew(self, certificate: RenewedCertificate) -> None:
         while True:
+            if why := certificate.refused_why(datetime.now(UTC)):
+                self._warn(f"visitors refuse the certificate {self._config.certificate}: it {why}; renew it")
             await trio.sleep(LOOK_S)
             try:
                 await trio.to_thread.run_sync(certificate.look, abandon_on_cancel=True)

@@ -1,5 +1,6 @@
 """Visitors over HTTP and HTTPS: what is answered to whom, and that a body is refused by its head or read in time."""
 
+import datetime
 import json
 import socket
 import ssl
@@ -378,6 +379,33 @@ def test_a_renewed_certificate_takes_nothing_from_connections_that_come_meanwhil
     assert [renewed.look(), renewed.look()] == [False, True]
     assert shown_by(renewed.context) == files[0].read_text()
     assert shown_by(before) == of_before, "its certificate and key are not replaced one after the other"
+
+
+def test_a_certificate_that_runs_out_is_told_once_and_again_when_the_next_one_does(tmp_path: Path) -> None:
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    renewed = RenewedCertificate(*certificate(tmp_path))
+    assert [renewed.refused_why(now + ahead * day) for ahead in (0, 0.9)] == [None, None]
+    assert renewed.refused_why(now + 2 * day) == f"has run out on {now + day:%Y-%m-%d %H:%M} UTC"
+    assert renewed.refused_why(now + 3 * day) is None, "it was said"
+    certificate(tmp_path, days_off=3)
+    assert [renewed.look(), renewed.look()] == [False, True]
+    assert renewed.refused_why(now + 3 * day) is None, "nothing is wrong with the new one"
+    assert renewed.refused_why(now + 5 * day) is not None
+    why = renewed.refused_why(now)
+    assert why is not None
+    assert why.startswith(f"holds from {now + 2 * day:%Y-%m-%d %H:%M} UTC on, and this machine's clock says"), why
+
+
+async def test_a_host_says_at_its_start_that_visitors_will_refuse_its_certificate(tmp_path: Path) -> None:
+    files = certificate(tmp_path, days_off=-3)
+    host = host_with(listen=f"127.0.0.1:{free_port()}", certificate=files[0], key=files[1])
+    messages: list[str] = []
+    host.server._warn = messages.append
+    async with served(host):
+        await trio.testing.wait_all_tasks_blocked()
+    assert [each.split(" on ")[0] for each in messages] == [
+        f"visitors refuse the certificate {files[0]}: it has run out"
+    ]
 
 
 def post_of(body: bytes) -> bytes:
