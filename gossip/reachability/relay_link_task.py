@@ -1,7 +1,7 @@
 """The link of a node that reaches all others through one relay (`network.via`): kept, and reported when it breaks.
 
 The dialler connects to the relay, as to any peer of the operator's. This task asks it for a reservation, so that other
-clients of the relay reach this node, and says in one line when the relay is gone, and when it is back.
+clients of the relay reach this node, and says in one line when the relay does not answer, is gone, and is back.
 """
 
 from typing import Final
@@ -15,6 +15,9 @@ from gossip.reachability.relay import RENEW_AGAIN_S, RENEW_SHARE
 _LOOK_S: Final = 1.0
 """Seconds between two looks at whether the relay is connected: a dial back takes as long."""
 
+_ABSENT_S: Final = 15.0
+"""Seconds after the start without the relay before that is said. Chosen: longer than a dial and a handshake take."""
+
 
 class RelayLink:
     """Asks for reservations, and renews them."""
@@ -26,6 +29,13 @@ class RelayLink:
 
     async def run(self) -> None:
         """Run until cancelled."""
+        with trio.move_on_after(_ABSENT_S) as patience:
+            await self._while_connected(False)
+        if patience.cancelled_caught:
+            self._tell(
+                f"no answer of the relay {self._relay}, through which this node reaches all others: it goes on alone "
+                "until there is one"
+            )
         while True:
             await self._while_connected(False)
             self._tell(f"this node reaches the others through the relay {self._relay}")
