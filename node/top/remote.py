@@ -44,7 +44,8 @@ def fetch(url: str, token: str = "", *, timeout_s: float = TIMEOUT_S) -> NodePro
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 401:
-            raise RunError(f"the node at {base} wants its token", "give its file with --token-file") from error
+            what = "takes another token than this" if token else "wants its token"
+            raise RunError(f"the node at {base} {what}", "give its file with --token-file") from error
         raise RunError(f"no node answers at {base} ({error})", "a node names its address when it starts") from error
     except (OSError, ValueError, http.client.HTTPException, RecursionError) as error:
         # Another program may have the port by now, which speaks no HTTP, or the network's own port was given.

@@ -326,6 +326,8 @@ async def test_an_address_is_asked_each_time_and_may_fall_silent(monkeypatch):
         assert (node.progress.rounds_done, len(node.losses())) == (4, 2)
         with pytest.raises(RunError, match="wants its token"):
             await trio.to_thread.run_sync(fetch, page.url)
+        with pytest.raises(RunError, match="takes another token than this"):
+            await trio.to_thread.run_sync(fetch, page.url, "a-wrong-token-of-the-test")
     node = (await trio.to_thread.run_sync(source.look))[0]
     assert (node.progress.state, node.progress.rounds_done) == ("silent", 4)
     with pytest.raises(RunError, match="no node answers"):
