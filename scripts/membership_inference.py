@@ -2,14 +2,15 @@
 
     python scripts/membership_inference.py                # without a privatizer, and at epsilon 2 and 8
     python scripts/membership_inference.py --epsilons 2 --nodes 8 --models 17     # of the model that eight nodes make
+    python scripts/membership_inference.py --epsilons inf 2 --nodes 8 --digits 90 # of eight that have half as many
 
-Each model is trained on a half, drawn apart, of 360 digits: as many as a node of eight has. Each is attacked with the
-help of all others (LiRA online, Carlini et al., 2112.03570): of each digit the others' confidence log(p / (1 - p)) in
-its label is a normal variable with one mean where it was trained on and one where not, and one variance over all
-digits; the score is the ratio of the two likelihoods. An attack that guesses has an AUC of 0.5. By (epsilon, delta) no
-attack has a rate of true positives above exp(epsilon) times that of false ones, plus delta. With `--nodes` the model
-that is attacked is the mean of so many nodes' models, averaged every two steps, and members are the first node's
-digits. One JSON line for each epsilon.
+Each model is trained on a half, drawn apart, of 360 digits: as many as a node of eight has (`--digits` 180). Each is
+attacked with the help of all others (LiRA online, Carlini et al., 2112.03570): of each digit the others' confidence
+log(p / (1 - p)) in its label is a normal variable with one mean where it was trained on and one where not, and one
+variance over all digits; the score is the ratio of the two likelihoods. An attack that guesses has an AUC of 0.5. By
+(epsilon, delta) no attack has a rate of true positives above exp(epsilon) times that of false ones, plus delta. With
+`--nodes` the model that is attacked is the mean of so many nodes' models, averaged every two steps, and members are the
+first node's digits. One JSON line for each epsilon.
 """
 
 import argparse
@@ -33,8 +34,8 @@ from p2ptrain.training.private_training import PrivateTraining
 
 DELTA: Final = 1e-4
 CLIP: Final = 0.5
-POOL: Final = 360
-"""Digits that may be trained on, of which a model has half."""
+DIGITS: Final = 180
+"""Of a node. A model has half of twice as many that may be trained on."""
 PLAIN_STEPS: Final = 400
 """After so many it knows its digits by heart."""
 PRIVATE_STEPS: Final = 20
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="*", default=[math.inf, 8.0, 2.0], help="inf: no privatizer")
     parser.add_argument("--models", type=int, default=33, help="each in turn is attacked, by the others as shadows")
     parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--digits", type=int, default=DIGITS, help="of a node, on average")
     parser.add_argument("--plain-steps", type=int, default=PLAIN_STEPS, help="of each node, without a privatizer")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
@@ -81,25 +83,27 @@ def main() -> None:
         parser.error("--nodes must be 1 or more, and --epsilons above 0")
     if given.plain_steps < STEPS_A_ROUND:
         parser.error(f"--plain-steps must be {STEPS_A_ROUND} or more: a round has so many")
+    if not 10 <= given.digits <= DIGITS:
+        parser.error(f"--digits must be 10 to {DIGITS}: so many has a node of eight")
     if given.models < 8:
         parser.error("--models must be 8 or more: each digit needs shadows with it and without it")
     torch.set_num_threads(1)
     for epsilon in given.epsilons:
-        found = attacked(epsilon, given.models, given.seed, given.nodes, given.plain_steps)
+        found = attacked(epsilon, given)
         bound = min(1.0, math.exp(min(epsilon, 100.0)) * FALSE_POSITIVES + DELTA)
         told = {name: round(value, 3) for name, value in found._asdict().items()}
-        print(json.dumps({"epsilon": epsilon if math.isfinite(epsilon) else None, **told, "bound": round(bound, 3)}))
+        line = {"epsilon": epsilon if math.isfinite(epsilon) else None, **told, "bound": round(bound, 3)}
+        print(json.dumps(line), flush=True)
 
 
-def attacked(epsilon: float, models: int, seed: int, nodes: int, plain_steps: int) -> Attack:
-    """Train so many models, each by so many nodes, and attack each with the others."""
-    rng = np.random.default_rng(seed)
-    task = Digits()
-    order = rng.permutation(len(task.train.labels))
-    pool, beside = order[:POOL], np.array_split(order[POOL:], max(1, nodes - 1))[: nodes - 1]
-    members = rng.random((models, POOL)) < 0.5
+def attacked(epsilon: float, asked: argparse.Namespace) -> Attack:
+    """Train the models that are asked for, each by so many nodes, and attack each with the others."""
+    rng = np.random.default_rng(asked.seed)
+    task, models = Digits(), asked.models
+    pool, beside = dealt(rng.permutation(len(task.train.labels)), asked.nodes, asked.digits)
+    members = rng.random((models, len(pool))) < 0.5
     shards = [pool[row] for row in members]
-    steps = PRIVATE_STEPS if math.isfinite(epsilon) else plain_steps
+    steps = PRIVATE_STEPS if math.isfinite(epsilon) else asked.plain_steps
     trainers = [trained([shard, *beside], epsilon, index, steps) for index, shard in enumerate(shards)]
     confidence = np.stack([confidences(trainer, pool) for trainer in trainers])
     scores = np.stack([likelihood_ratios(confidence, members, target) for target in range(models)])
@@ -110,6 +114,12 @@ def attacked(epsilon: float, models: int, seed: int, nodes: int, plain_steps: in
         train_accuracy=float(np.mean([accuracy(*pair) for pair in zip(trainers, shards, strict=True)])),
         held_out_accuracy=float(np.mean([task.accuracy(trainer.model_with()) for trainer in trainers])),
     )
+
+
+def dealt(order: Indices, nodes: int, digits: int) -> tuple[Indices, list[Indices]]:
+    """Return the digits of which the first node has half, and those of each other node, no more than `digits`."""
+    pool, rest = order[: 2 * digits], order[2 * digits :]
+    return pool, [part[:digits] for part in np.array_split(rest, nodes - 1)] if nodes > 1 else []
 
 
 def trained(shards: Sequence[Indices], epsilon: float, index: int, steps: int) -> Trainer:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -38,7 +39,7 @@ def test_settings_are_chosen_by_other_digits_and_seeds_than_figures_are_of() -> 
     assert not set(held_out[digits.TUNED_ON]) & set(held_out[digits.MEASURED_ON])
     assert not set(digits.TUNING_SEEDS) & {0, 1, 2, 3, 4}
     for sides in digits.SETTINGS.values():
-        assert {sides.alone, sides.together} <= set(digits.TRIED)
+        assert {sides.alone, replace(sides.together, steps_a_round=2)} <= set(digits.TRIED)
 
 
 def test_twice_as_many_right_guesses_as_epsilon_allows_disprove_it() -> None:
@@ -67,3 +68,11 @@ def test_likelihood_ratios_find_members_of_models_that_know_them_by_heart() -> N
     assert scores[members].min() > np.median(scores[~members])
     blind = np.stack([lira.likelihood_ratios(rng.normal(size=(33, 50)), members, target) for target in range(33)])
     assert abs(lira.roc_auc_score(members.ravel(), blind.ravel()) - 0.5) < 0.05
+
+
+@pytest.mark.parametrize("digits", [90, 180])
+def test_no_node_has_more_digits_than_are_asked_for_and_none_has_those_of_the_attacked_one(digits: int) -> None:
+    pool, beside = script("scripts/membership_inference.py").dealt(np.arange(1438), 8, digits)
+    assert len(pool) == 2 * digits, "the first node has half of it"
+    assert [len(part) for part in beside] == [min(digits, 154)] * 7
+    assert len({*pool, *np.concatenate(beside)}) == 2 * digits + sum(len(part) for part in beside)
