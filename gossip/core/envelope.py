@@ -8,7 +8,7 @@ shape, signature, then version, swarm, run and kind. The body is parsed in messa
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from gossip.core.digests import RUN_ID_BYTES, SWARM_ID_BYTES, digest_of
 from gossip.core.errors import LocalError, Reason, RemoteError
@@ -98,23 +98,54 @@ def opened(raw: bytes, scope: Scope) -> Envelope:
     outer = unpack(raw, MAX_ENVELOPE_BYTES)
     signed, signature = outer.binary(MAX_ENVELOPE_BYTES), outer.exactly(SIGNATURE_BYTES)
     outer.end()
-    fields = unpack(signed, MAX_ENVELOPE_BYTES)
-    version = fields.integer()
-    swarm, run = fields.exactly(SWARM_ID_BYTES), fields.exactly(RUN_ID_BYTES)
-    kind, key = fields.text(16), fields.exactly(KEY_BYTES)
-    numbers = fields.integer(), fields.integer()
-    digests = fields.digest(), fields.digest()
-    body = fields.binary(MAX_BODY_BYTES)
-    fields.end()
-    verify(key, DOMAIN + signed, signature)
-    _check_scope(version, SwarmId(swarm), RunId(run), scope)
-    if kind not in _KINDS:
-        raise RemoteError(Reason.UNKNOWN_KIND, kind)
+    said = _fields_of(signed)
+    verify(said.key, DOMAIN + signed, signature)
+    _check_scope(said.version, said.swarm, said.run, scope)
+    if said.kind not in _KINDS:
+        raise RemoteError(Reason.UNKNOWN_KIND, said.kind)
     statement = Statement(
-        kind=EnvelopeKind(kind), epoch=numbers[0], seq=numbers[1], prev=digests[0], payload=digests[1], body=body
+        kind=EnvelopeKind(said.kind),
+        epoch=said.epoch,
+        seq=said.seq,
+        prev=said.prev,
+        payload=said.payload,
+        body=said.body,
     )
     usual = pack((signed, signature))
-    return Envelope(sender=peer_id_of(key), statement=statement, digest=digest_of(signed), raw=usual)
+    return Envelope(sender=peer_id_of(said.key), statement=statement, digest=digest_of(signed), raw=usual)
+
+
+class _Signed(NamedTuple):
+    """The signed fields, in their order."""
+
+    version: int
+    swarm: SwarmId
+    run: RunId
+    kind: str
+    key: bytes
+    epoch: int
+    seq: int
+    prev: Digest
+    payload: Digest
+    body: bytes
+
+
+def _fields_of(signed: bytes) -> _Signed:
+    fields = unpack(signed, MAX_ENVELOPE_BYTES)
+    said = _Signed(
+        version=fields.integer(),
+        swarm=SwarmId(fields.exactly(SWARM_ID_BYTES)),
+        run=RunId(fields.exactly(RUN_ID_BYTES)),
+        kind=fields.text(16),
+        key=fields.exactly(KEY_BYTES),
+        epoch=fields.integer(),
+        seq=fields.integer(),
+        prev=fields.digest(),
+        payload=fields.digest(),
+        body=fields.binary(MAX_BODY_BYTES),
+    )
+    fields.end()
+    return said
 
 
 def open_from(raw: bytes, scope: Scope, sender: PeerId, kind: EnvelopeKind) -> Envelope:
@@ -125,6 +156,12 @@ def open_from(raw: bytes, scope: Scope, sender: PeerId, kind: EnvelopeKind) -> E
     if envelope.statement.kind is not kind:
         raise RemoteError(Reason.UNKNOWN_KIND, f"{envelope.statement.kind.value} where {kind.value} is expected")
     return envelope
+
+
+def links_of(raw: bytes) -> tuple[Digest, Digest]:
+    """Return the digest of an envelope that was opened before, and the digest of the statement before it."""
+    signed = unpack(raw, MAX_ENVELOPE_BYTES).binary(MAX_ENVELOPE_BYTES)
+    return digest_of(signed), _fields_of(signed).prev
 
 
 def body_of(envelope: Envelope) -> Fields:

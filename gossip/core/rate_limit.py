@@ -5,7 +5,6 @@ and is refilled by time. Call `take` for what can be refused, and `reserve` for 
 that is known only afterwards (how long reading an update took); it may leave a debt that later tokens pay.
 """
 
-from collections import OrderedDict
 from typing import Final
 
 MAX_NAMES: Final = 1024
@@ -49,12 +48,12 @@ class TokenBucket:
 
 class KeyedTokenBucket:
     """One bucket per name: `burst` tokens at once, and `per_s` a second in the long run, for each. At most
-    MAX_NAMES."""
+    MAX_NAMES; one that is full again is as good as none, and is dropped once it is the one untouched longest."""
 
     def __init__(self, *, burst: float, per_s: float) -> None:
         self._burst = burst
         self._per_s = per_s
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._left: dict[str, tuple[float, float]] = {}
 
     def __len__(self) -> int:
         return len(self._left)
@@ -89,7 +88,10 @@ class KeyedTokenBucket:
         return max(0.0, -self.left(name, now) / self._per_s)
 
     def _keep(self, name: str, left: float, now: float) -> None:
+        self._left.pop(name, None)
         self._left[name] = (left, now)
-        self._left.move_to_end(name)
-        while len(self._left) > MAX_NAMES:
-            self._left.popitem(last=False)
+        while self._left:
+            oldest = next(iter(self._left))
+            if len(self._left) <= MAX_NAMES and self.left(oldest, now) < self._burst:
+                return
+            del self._left[oldest]

@@ -15,7 +15,7 @@ import base64
 import binascii
 import json
 import random
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -131,8 +131,8 @@ class PeerStore:
         self._takes = takes
         self._needs = needs
         self._most = MAX_RECORDS if needs is None else MAX_RECORDS_OF_REGIONS
-        self._known: OrderedDict[PeerId, _Known] = OrderedDict()
-        self._reached: OrderedDict[PeerId, tuple[str, str | None]] = OrderedDict()
+        self._known: dict[PeerId, _Known] = {}
+        self._reached: dict[PeerId, tuple[str, str | None]] = {}
         self._numbers = count()
 
     def __len__(self) -> int:
@@ -176,8 +176,8 @@ class PeerStore:
 
     def reached(self, peer: PeerId, address: str, network: str | None = "") -> None:
         """Note that `peer` has proved its key at this address, in this network (None: through a relay)."""
+        self._reached.pop(peer, None)
         self._reached[peer] = (address, network)
-        self._reached.move_to_end(peer)
         while len(self._reached) > MAX_REACHED:  # at least one of two has no record
             del self._reached[next(each for each in self._reached if each not in self._known)]
         self._note(peer)
@@ -324,8 +324,8 @@ class PeerStore:
 
     def _put(self, known: _Known) -> None:
         peer = known.record.peer
+        self._known.pop(peer, None)
         self._known[peer] = known
-        self._known.move_to_end(peer)
         self._note(peer)
         if len(self._known) > self._most:
             # A signer that gave its own record is not the first to go: it may still be reached, and displaces others

@@ -11,7 +11,6 @@ victim's takes the ring places, and not these (docs/decisions/0018).
 """
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
@@ -69,7 +68,7 @@ class Rings:
         self._scope = scope
         self._degree = degree
         self._rings = range(ring_count(degree))
-        self._places: OrderedDict[PeerId, tuple[int, ...]] = OrderedDict()
+        self._places: dict[PeerId, tuple[int, ...]] = {}
         self._nearest: list[tuple[int, int]] = []
         self._seen: frozenset[PeerId] = frozenset()
 
@@ -121,10 +120,15 @@ class Rings:
         more."""
         if peer in self._seen:
             return self.wanted
-        drawn = Rings(self._me, self._scope, self._degree)
-        drawn._places = self._places
+        drawn = self.with_same_places()
         drawn.see(self._seen | {peer})
         return drawn.wanted
+
+    def with_same_places(self) -> "Rings":
+        """Return rings of the same node, on which nobody is seen yet; where a peer stands is remembered for both."""
+        rings = Rings(self._me, self._scope, self._degree)
+        rings._places = self._places
+        return rings
 
     def add(self, peer: PeerId) -> None:
         """Draw the rings with one more member."""
@@ -141,12 +145,11 @@ class Rings:
         return list(found)
 
     def _of(self, peer: PeerId) -> tuple[int, ...]:
-        if peer not in self._places:
-            self._places[peer] = tuple(place_of(self._scope, ring, peer) for ring in self._rings)
-        self._places.move_to_end(peer)
+        places = self._places.pop(peer, None) or tuple(place_of(self._scope, ring, peer) for ring in self._rings)
+        self._places[peer] = places
         while len(self._places) > MAX_PLACES:
-            self._places.popitem(last=False)
-        return self._places[peer]
+            del self._places[next(iter(self._places))]
+        return places
 
 
 def agreed_edges(claims: Mapping[bytes, Iterable[bytes]]) -> dict[bytes, frozenset[bytes]]:

@@ -20,6 +20,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Final
 
+from gossip.core.envelope import links_of
 from gossip.core.ids import Digest, PeerId
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import UpdateHeader
@@ -80,18 +81,27 @@ def goes_all_the_way(signer: PeerId, seq: int, members: int, share: int = LOG_SH
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeardLink:
-    """What is kept of a link to compare others with: a node holds four of each member that it hears."""
+    """What is kept of a link to compare others with: a node holds four of each member that it hears. What is seldom
+    asked is read from its bytes again."""
 
     epoch: int
     seq: int
-    digest: Digest
-    prev: Digest
     raw: bytes
 
     @property
     def place(self) -> tuple[int, int]:
         """Where it stands in its signer's chains."""
         return self.epoch, self.seq
+
+    @property
+    def digest(self) -> Digest:
+        """Its name."""
+        return links_of(self.raw)[0]
+
+    @property
+    def prev(self) -> Digest:
+        """The name of the link before it."""
+        return links_of(self.raw)[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +216,7 @@ class _History:
 
     def add(self, link: UpdateHeader) -> None:
         """Keep a link, unless it is older than all that are kept and there is no room."""
-        self._put(HeardLink(epoch=link.epoch, seq=link.seq, digest=link.digest, prev=link.prev, raw=link.raw))
+        self._put(HeardLink(epoch=link.epoch, seq=link.seq, raw=link.raw))
 
     def take_over(self, other: "_History") -> None:
         """Keep the links of another history of the same signer."""
@@ -229,7 +239,7 @@ class _Histories:
     def __init__(self, signers: int, links: int) -> None:
         self._signers = signers
         self._links = links
-        self._by_signer: OrderedDict[PeerId, _History] = OrderedDict()
+        self._by_signer: dict[PeerId, _History] = {}
 
     def __len__(self) -> int:
         return len(self._by_signer)
@@ -239,12 +249,11 @@ class _Histories:
 
     def of(self, signer: PeerId) -> _History:
         """Return a signer's, new or kept."""
-        history = self._by_signer.setdefault(signer, _History(self._links))
-        self._by_signer.move_to_end(signer)
+        history = self._by_signer[signer] = self.pop(signer)
         while len(self._by_signer) > self._signers:
-            self._by_signer.popitem(last=False)
+            del self._by_signer[next(iter(self._by_signer))]
         return history
 
     def pop(self, signer: PeerId) -> _History:
-        """Forget a signer; return its links."""
+        """Forget a signer; return its links, or none."""
         return self._by_signer.pop(signer, _History(self._links))

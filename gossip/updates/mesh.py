@@ -103,7 +103,7 @@ class Mesh:
         self._swapped_at = float("-inf")
         self.rings = Rings(me, scope, degree)
         """Rings of peers that are verified, or were before a restart, as many of each network as its share allows."""
-        self._rumoured = Rings(me, scope, degree)
+        self._rumoured = self.rings.with_same_places()
         self._rewired = KeyedTokenBucket(burst=max(1, degree - self.rings.free_places), per_s=1 / SWAP_EVERY_S)
         self._freed: deque[float] = deque(maxlen=degree)
         self._absent = Backoff(least=ABSENT_MIN_S, most=ABSENT_MAX_S, rng=rng)

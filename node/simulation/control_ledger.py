@@ -47,19 +47,22 @@ class ControlLedger:
         self.sent: dict[int, Counter[str]] = {}
         self._so_far: Counter[str] = Counter()
         self._signers: dict[int, PeerId] = {}
-        self._passed: set[int] = set()
-        """By hash, of 64 bits: a million links of a thousand nodes are to weigh little beside what a node takes."""
+        self._bits: dict[PeerId, int] = {}
+        self._passed: dict[int, int] = {}
+        """Who passed on each link: a bit for each node, as a million links of a thousand nodes are to weigh little
+        beside what a node takes. Links stand by their hash, of 64 bits."""
 
     def broadcast(self, sender: PeerId, data: bytes, copies: int, *, own: bool, kept: Callable[[PeerId], bool]) -> None:
         """Count copies of a link."""
-        signer = self._signers.setdefault(hash(data), sender)  # who publishes it first: nobody lies here
+        name = hash(data)
+        signer = self._signers.setdefault(name, sender)  # who publishes it first: nobody lies here
         kind = OWN if signer == sender else NEIGHBOURS if kept(signer) else OTHERS
         if data.find(REGIONAL, 0, KIND_WITHIN) >= 0:
             kind = REGIONS
-        passed = hash((sender, data))
-        if passed in self._passed:
+        passed, bit = self._passed.get(name, 0), self._bits.setdefault(sender, 1 << len(self._bits))
+        if passed & bit:
             kind += AGAIN
-        self._passed.add(passed)
+        self._passed[name] = passed | bit
         self._count(kind, copies * len(data))
 
     def stream(self, opener: PeerId, other: PeerId, protocol: str, overhead: int) -> StreamTap:

@@ -87,6 +87,18 @@ def test_quotas_are_bounded() -> None:
     assert len(it) == MAX_NAMES
 
 
+def test_a_quota_that_is_full_again_is_no_longer_remembered() -> None:
+    it = KeyedTokenBucket(burst=2, per_s=1)
+    it.spend("debtor", 10, 0.0)
+    for n in range(50):
+        it.take(str(n), 0.0)
+    it.take("late", 5.0)
+    assert len(it) == 52, "the one untouched longest has a debt still"
+    it.take("late", 11.0)
+    assert len(it) == 1
+    assert it.left("debtor", 11.0) == it.left("0", 11.0) == 2
+
+
 # -- places
 
 

@@ -1,19 +1,27 @@
-"""Broadcasts of the network in memory: each is handled once, and not all are remembered for ever."""
+"""Broadcasts of the network in memory: each is handled once, also one that goes through a relay as bytes."""
 
 import random
 
 import pytest
-from gossip_swarm import identity
 
 from gossip.transport.memory import network as module
-from gossip.transport.memory.network import MemoryNetwork, _Broadcast
+from gossip.transport.memory.network import MemoryNetwork
 
 
-def test_the_newest_broadcasts_are_known_and_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SEEN", 8)
-    node = MemoryNetwork(random.Random(1)).attach(identity(1).peer_id)
-    for number in range(50):
-        node._remember(_Broadcast(number, b""))
-        known = [before for before in range(number + 1) if node._has_seen(_Broadcast(before, b""))]
-        assert known == list(range(number + 1 - len(known), number + 1)), "the newest"
-        assert min(number + 1, 5) <= len(known) <= 8
+def test_what_comes_out_of_a_circuit_is_the_message_that_went_in() -> None:
+    network = MemoryNetwork(random.Random(1))
+    message = network.broadcast(b"link")
+    assert network.out_of_circuits(message.number, b"link") is not message, "it has not gone in"
+    network.into_circuits(message)
+    assert network.out_of_circuits(message.number, b"link") is message
+    assert network.out_of_circuits(message.number, b"other") is not message, "its number alone is a claim"
+
+
+def test_no_more_messages_are_remembered_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_OVER_CIRCUITS", 8)
+    network = MemoryNetwork(random.Random(1))
+    messages = [network.broadcast(b"") for _ in range(50)]
+    for message in messages:
+        network.into_circuits(message)
+    known = [message for message in messages if network.out_of_circuits(message.number, b"") is message]
+    assert known == messages[-8:]

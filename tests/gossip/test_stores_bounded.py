@@ -54,7 +54,7 @@ BOUNDS = (
     "gossip.discovery.topology.MAX_PLACES",
     "gossip.discovery.dialler_task.MAX_HINTS",
     "gossip.reachability.reachability_task.MAX_ASKED",
-    "gossip.transport.memory.network.MAX_SEEN",
+    "gossip.transport.memory.network.MAX_OVER_CIRCUITS",
 )
 
 THE_TESTS = (

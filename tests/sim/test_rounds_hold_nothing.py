@@ -27,7 +27,6 @@ ROUNDS = 60
 LOW = 8
 BOUNDS = (
     "gossip.engine.MAX_SEEN",
-    "gossip.transport.memory.network.MAX_SEEN",
     "gossip.updates.hash_chain.RECENT_LINKS",
     "node.page.feed.MAX_LINES",
     "trio._core._run.DEADLINE_HEAP_MIN_PRUNE_THRESHOLD",

@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -56,15 +56,18 @@ from gossip.transport.wire_bytes import WireBytes
 MAX_INBOX: Final = 1024
 """Broadcasts waiting at a node; beyond it they are lost, as everywhere."""
 
-MAX_SEEN: Final = 8192
-"""Broadcasts remembered at most so that each is handled once, and half as many at least: four full inboxes. They are
-dropped by halves, as a thousand nodes in one process have millions, and a dict in order takes three times as much."""
+MAX_OVER_CIRCUITS: Final = 4096
+"""Broadcasts that went through relays and are remembered, of all nodes together: four full inboxes."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class _Broadcast:
+    """A message on its way. `taken`: a bit for each attachment that has taken it, so that each handles it once. It is
+    gone with the message: a thousand nodes that each remembered what they took would hold little else."""
+
     number: int
     data: bytes
+    taken: int = 0
 
 
 @dataclass(eq=False)
@@ -87,6 +90,8 @@ class MemoryNetwork(Links):
         """Is called for all that is sent."""
         self._nodes: dict[str, MemoryTransport] = {}
         self._numbers = itertools.count()
+        self._places = itertools.count()
+        self._over_circuits: OrderedDict[int, _Broadcast] = OrderedDict()
 
     def attach(
         self,
@@ -102,11 +107,22 @@ class MemoryNetwork(Links):
         to them: "" as on one LAN, None as behind a relay. `unix_time`: its wall clock,
         by which a reservation with a relay ends. `via`: the relay through which it reaches all others."""
         address = f"/memory/{next(self._numbers)}/p2p/{peer}"
-        return MemoryTransport(self, peer, address, admission, network, unix_time, via)
+        return MemoryTransport(self, peer, address, next(self._places), admission, network, unix_time, via)
 
     def broadcast(self, data: bytes) -> _Broadcast:
         """A new message, told apart from one with the same bytes."""
         return _Broadcast(next(self._numbers), data)
+
+    def into_circuits(self, message: _Broadcast) -> None:
+        """Remember a message that goes on as bytes, so that it is the same one where it comes out."""
+        self._over_circuits[message.number] = message
+        while len(self._over_circuits) > MAX_OVER_CIRCUITS:
+            self._over_circuits.popitem(last=False)
+
+    def out_of_circuits(self, number: int, data: bytes) -> _Broadcast:
+        """Return the message that came as these bytes; a new one where none such went in, or long ago."""
+        message = self._over_circuits.get(number)
+        return message if message is not None and message.data == data else _Broadcast(number, data)
 
     def add(self, node: "MemoryTransport") -> None:
         """A node listens."""
@@ -155,6 +171,7 @@ class MemoryTransport:
         network: MemoryNetwork,
         peer: PeerId,
         address: str,
+        place: int,
         admission: Admission | None,
         seen_in: str | None = "",
         unix_time: Callable[[], float] = time.time,
@@ -174,12 +191,12 @@ class MemoryTransport:
         self._waiting = 0
         """Broadcasts that came and are not handled yet, over access links."""
         self._address = address
+        self._bit = 1 << place
+        """Ours of those in `taken` of a broadcast."""
         self._connections: dict[PeerId, _Connection] = {}
         self._handlers: TransportHandlers | None = None
         self._nursery: trio.Nursery | None = None
         self._inbox_in, self._inbox = trio.open_memory_channel[tuple[PeerId, _Broadcast]](MAX_INBOX)
-        self._seen: dict[int, None] = {}
-        self._seen_before: dict[int, None] = {}
         self._overflowed = 0
         self._refused: Counter[str] = Counter()
         self._handshake_admission = HandshakeAdmission(admission, lambda kind: self._refused.update((kind,)))
@@ -187,7 +204,7 @@ class MemoryTransport:
             open_stream=self.open_stream,
             spawn=self._spawn,
             serve=self._serve_over_circuit,
-            hear=lambda forwarder, number, data: self._take_in(forwarder, _Broadcast(number, data)),
+            hear=lambda forwarder, number, data: self._take_in(forwarder, network.out_of_circuits(number, data)),
             up=self._came_by_circuit,
             lost=self._lost_by_circuit,
             note=lambda kind: self._refused.update((kind,)),
@@ -387,7 +404,7 @@ class MemoryTransport:
     async def publish(self, data: bytes) -> None:
         """Broadcast to all connected peers, who pass it on."""
         message = self._network.broadcast(data)
-        self._remember(message)
+        message.taken |= self._bit
         self._spread(message, without=self._peer)
         await self._checkpoint()
 
@@ -456,7 +473,7 @@ class MemoryTransport:
     # -- insides
 
     def _take_in(self, forwarder: PeerId, message: _Broadcast) -> None:
-        if self._has_seen(message):  # seven of eight, in a mesh of eight: nobody need wake up for them
+        if message.taken & self._bit:  # seven of eight, in a mesh of eight: nobody need wake up for them
             return
         if self._network.wan is not None:
             self._handle_when_due(forwarder, message)
@@ -513,8 +530,8 @@ class MemoryTransport:
 
     async def _handle_broadcasts(self) -> None:
         async for forwarder, message in self._inbox:
-            if not self._has_seen(message):
-                self._remember(message)
+            if not message.taken & self._bit:
+                message.taken |= self._bit
                 self._handle(forwarder, message)
 
     def _handle_when_due(self, forwarder: PeerId, message: _Broadcast) -> None:
@@ -523,7 +540,7 @@ class MemoryTransport:
         if self._waiting >= MAX_INBOX:
             self._overflowed += 1
             return
-        self._remember(message)
+        message.taken |= self._bit
         self._waiting += 1
         handled_at = self._loop.reserve(self._loop.broadcast_s)
 
@@ -544,20 +561,14 @@ class MemoryTransport:
         if valid:
             self._spread(message, without=forwarder)
 
-    def _remember(self, message: _Broadcast) -> None:
-        if len(self._seen) >= MAX_SEEN // 2:
-            self._seen_before, self._seen = self._seen, {}
-        self._seen[message.number] = None
-
-    def _has_seen(self, message: _Broadcast) -> bool:
-        return message.number in self._seen or message.number in self._seen_before
-
     def _spread(self, message: _Broadcast, without: PeerId) -> None:
         passed_over = {without} if self._handlers is None else {without, *self._handlers.uninterested(message.data)}
         relayed = sorted(self._circuits.peers - self._connections.keys() - passed_over)
         if (tap := self._network.tap) is not None and self._handlers is not None:
             copies = len(relayed) + sum(peer not in passed_over for peer in self._connections)
             tap.broadcast(self._peer, message.data, copies, own=without == self._peer, kept=self._handlers.keeps)
+        if relayed:
+            self._network.into_circuits(message)
         for peer in relayed:
             self._circuits.broadcast(peer, message.number, message.data)
         for peer, connection in list(self._connections.items()):
