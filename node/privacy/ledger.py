@@ -47,6 +47,11 @@ class LedgerContents(ChainContents):
             for (mechanism, noise, rate), count in self.releases.items()
         ]
 
+    @property
+    def mechanisms(self) -> set[str]:
+        """Return by what data were protected."""
+        return {mechanism for mechanism, _, _ in self.releases}
+
     def all_releases(self) -> list[Release]:
         """Return what was spent, as far as it is known of torn lines."""
         return [*self.whole_releases(), *([] if self.costliest is None else [self.costliest] * self.torn)]

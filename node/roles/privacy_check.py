@@ -24,6 +24,7 @@ from p2ptrain.tasks import EXTERNAL
 from p2ptrain.training import Learner
 from p2ptrain.training.base import ProtectsData
 from p2ptrain.training.private_training import PrivateTraining
+from p2ptrain.warm_up.class_statistics import MECHANISM
 
 _SHARED: Final = (
     "take sync.strategy=secure_average, and set sync.sum_noise and sync.sum_clip to what privacy.noise and "
@@ -73,8 +74,8 @@ def check_privacy(config: Config, *, user_loop: bool = False) -> None:
 @contextmanager
 def privacy_budget(config: Config, node_dir: Path, emit: Emit) -> Iterator[PrivacyBudget | None]:
     """Hold the privacy ledger of a node, and what it may spend; None for a node that protects nothing, or that does not
-    train. Raises UsageError as `check_privacy`, and where its data were protected before; RunError where the ledger is
-    damaged, or another process has it."""
+    train. Raises UsageError as `check_privacy`, and where its data were protected before, or by another privatizer;
+    RunError where the ledger is damaged, or another process has it."""
     check_privacy(config)
     path = node_dir / PRIVACY
     if not config.privacy.on or config.node.role != "trainer":
@@ -84,6 +85,7 @@ def privacy_budget(config: Config, node_dir: Path, emit: Emit) -> Iterator[Priva
         return
     ledger = PrivacyLedger(path)
     try:
+        _check_same(config.privacy, ledger)
         budget = PrivacyBudget(config.privacy, ledger)
         if budget.torn:
             lines = plural(budget.torn, "line")
@@ -92,6 +94,22 @@ def privacy_budget(config: Config, node_dir: Path, emit: Emit) -> Iterator[Priva
         yield budget
     finally:
         ledger.close()
+
+
+def _check_same(privacy: PrivacyConfig, ledger: PrivacyLedger) -> None:
+    """Raise UsageError where the ledger has releases of another privatizer. What the two protect is not the same, so
+    that a sum of both bounds neither; and an optimizer that went on after `update` would bring gradients without noise
+    into the steps of `example`."""
+    privatizer = privacy.find()
+    own = privatizer.release(rate=1.0, count=1)
+    known = {MECHANISM} if privatizer.unit == "example" else set()
+    if own is None or not (others := ledger.contents.mechanisms - known - {own.mechanism}):
+        return
+    raise UsageError(
+        f"{ledger.path} has releases of {', '.join(sorted(others))}, and privacy.privatizer is {privacy.privatizer}: "
+        "what they protect is not the same, and no epsilon would bound both",
+        "set privacy.privatizer as it was, or take another --run-dir (on the same data what both spend adds up)",
+    )
 
 
 def check_ledger(node: Node, mark: LedgerMark | None, round: int) -> None:

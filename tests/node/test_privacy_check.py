@@ -1,5 +1,6 @@
 """What a privatizer does not go with is refused in one line, before anything is trained; nothing goes on without it."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,31 @@ def test_data_that_were_protected_are_not_trained_on_without(tmp_path: Path) -> 
     assert opened(from_raw({"task": {"name": "digits"}, "node": {"role": "observer"}})) is None, "it trains on nothing"
     (tmp_path / PRIVACY).rename(tmp_path / "kept.jsonl")
     assert opened(off) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "goes_on"),
+    [
+        ("update", EXAMPLE, False),  # Adam's moments are of gradients that no noise covers
+        ("example", UPDATE, False),  # its steps hide single examples, and not all that the member has
+        ("secure_update", UPDATE, False),  # the checkpoint has moves that only a sum hid
+        ("class_statistics", UPDATE, False),
+        ("class_statistics", EXAMPLE, True),
+        ("example", EXAMPLE, True),
+        ("update", UPDATE | {"noise": 3.0, "clip": 0.1}, True),
+    ],
+)
+def test_a_folder_has_one_privatizer(before: str, now: dict[str, Any], goes_on: bool, tmp_path: Path) -> None:
+    ledger = PrivacyLedger(tmp_path / PRIVACY)
+    ledger.append(Release(mechanism=before, noise=1.0, rate=1.0, count=1))
+    ledger.close()
+    with ExitStack() as stack:
+        if not goes_on:
+            words = rf"has releases of {before}, and privacy\.privatizer is {now['privatizer']}"
+            stack.enter_context(pytest.raises(UsageError, match=words))
+        with privacy_budget(from_raw(raw_of(now)), tmp_path, lambda event: None) as budget:
+            assert budget is not None
+            assert budget.epsilon > 0
 
 
 def test_visitors_who_were_protected_are_not_served_without(tmp_path: Path) -> None:
