@@ -9,7 +9,7 @@ Stages, each a signed statement to all members (gossip/core/secure_statements.py
 4. HELD: whose vectors' parts the member has pulled.
 5. AGREED: the survivors. Members take turns to propose (an order drawn from the exchange's name); each signs one set,
    the first that is proposed in turn and that fits what it holds. Nothing is opened before `threshold` members sign the
-   same.
+   same; and where not all have, not before these are shown who has, as some may have signed two.
 6. OPENED: the member's own seed, and its shares of the other survivors' seeds and of the mask keys of all that left.
    Who tells a share tells the key that sealed it, so that nobody can tell a wrong one. A secret that its shares do not
    give is the dealer's offence, and ends the sum.
@@ -215,8 +215,11 @@ class SecureSumming:
         self._signed: tuple[frozenset[int], Digest] | None = None
         """The one set of survivors that we signed, and what we signed of it."""
         self._agreed: tuple[frozenset[int], Digest] | None = None
-        """The set that as many as the threshold have signed: from then on it is opened."""
-        self._agreed_at: float | None = None
+        """The set that as many as the threshold have signed."""
+        self._shows_at = 0.0
+        """When members that have not signed it are shown who has."""
+        self._opens_at: float | None = None
+        """When it is opened."""
         self._secrets: dict[tuple[int, Secret], bytes] = {}
         order = sorted(self._place_of, key=lambda member: digest_of(self.name + member.encode("ascii")))
         self._turn_of = {self._place_of[member]: turn for turn, member in enumerate(order)}
@@ -297,8 +300,9 @@ class SecureSumming:
         """Return when `work` or `done` may change without any event."""
         turns = [self._gather_until + self._turn_s * (0.5 + turn) for turn in range(TURNS)]
         waits = [self._keys_until, self._shares_until, self._gather_until, *turns, self._agree_until]
-        if self._agreed_at is not None:
-            waits += [self._agreed_at + self._turn_s / 2, self._agreed_at + self._turn_s]
+        if self._opens_at is not None:
+            half_s = self._turn_s / 2
+            waits += [self._shows_at, *(self._opens_at + halves * half_s for halves in range(3))]
         return min([wait for wait in waits if wait > now], default=self.ends_at)
 
     def done(self, now: float) -> bool:
@@ -633,6 +637,10 @@ class SecureSumming:
         self._signed = survivors, agreed
         return [self._say(SecureStage.AGREED, AgreedBody(survivors=survivors), agreed)]
 
+    def _shown(self) -> list[SecureWork]:
+        shown, self._outbox = self._outbox, []
+        return shown
+
     def _show_proposer(self, now: float) -> list[SecureWork]:
         """Give who signed another set than ours what the first in turn has signed of ours: if it is the one that has
         proposed theirs, that proves a lie."""
@@ -644,8 +652,7 @@ class SecureSumming:
             proposer = min(ours, key=self._turn_of.__getitem__)
             for place in frozenset().union(*signed.values()) - {self._me, proposer}:
                 self._forward(place, proposer, SecureStage.AGREED)
-        shown, self._outbox = self._outbox, []
-        return shown
+        return self._shown()
 
     def _proposes(self, now: float) -> bool:
         """Whether it is our turn to propose: the first member's, when all that masked a vector have said what they
@@ -701,14 +708,37 @@ class SecureSumming:
         return signed
 
     def _count(self, now: float) -> list[SecureWork]:
-        """See whether enough members have signed one set: there can be no second one."""
-        if self._agreed is None:
-            enough = (each for each, by in self._signatures().items() if len(by) >= self.group.threshold)
-            self._agreed = next(enough, None)
-            if self._agreed is not None:
-                self._agreed_at = now
-                self._settle(self._agreed[0])
-        return []
+        """See whether enough members have signed one set. Where not all have that may sign, those that lack are shown
+        who has, before it is opened, and who has signed another set as well does not count: so many liars as can sign
+        two sets would have each member tell its seed in one of them, and its mask key be told in the other."""
+        if self._opens_at is not None and now >= self._opens_at:
+            return []
+        signed = self._signatures()
+        agreed = next((each for each, by in signed.items() if self._is_enough(by)), None)
+        if agreed != self._agreed:
+            self._begin_agreed(agreed, now)
+        if agreed is None:
+            return []
+        lacking = (agreed[0] | self._dropouts) - signed[agreed]
+        if not lacking:
+            self._opens_at = now
+        elif now >= self._shows_at:
+            for place in lacking - {self._me}:
+                for signer in signed[agreed] - {self._me}:
+                    self._forward(place, signer, SecureStage.AGREED)
+        return self._shown()
+
+    def _begin_agreed(self, agreed: tuple[frozenset[int], Digest] | None, now: float) -> None:
+        """Note the set that enough have signed, or that they have not. The others get half a turn to sign it, where
+        they are of it, and half a turn for what they are shown."""
+        self._agreed, self._opens_at = agreed, None
+        if agreed is not None:
+            self._settle(agreed[0])
+            self._shows_at = now + (0.0 if self._dropouts else self._turn_s / 2)
+            self._opens_at = self._shows_at + self._turn_s / 2
+
+    def _is_enough(self, signers: Collection[int]) -> bool:
+        return len(set(signers) - self._liars) >= self.group.threshold
 
     def _settle(self, survivors: frozenset[int]) -> None:
         """Find what follows from the survivors: who left, and who sums which part (the first survivors from its first
@@ -728,8 +758,10 @@ class SecureSumming:
 
     def _open(self, now: float) -> list[SecureWork]:
         """Tell shares, for the one set that we signed, when enough others have."""
-        agreed = self._agreed
-        if agreed is None or self._signed != agreed or not self._once(SecureStage.OPENED):
+        agreed, opens_at = self._agreed, self._opens_at
+        if agreed is None or opens_at is None or now < opens_at:
+            return []
+        if self._signed != agreed or not self._once(SecureStage.OPENED):
             return []
         survivors = agreed[0]
         held = {place for place in self._told if place != self._me and self._gave_us_shares(place)}
@@ -759,7 +791,7 @@ class SecureSumming:
         """Take the seeds that survivors told themselves; of those that did not, and of the dropouts' keys, combine
         shares, after a wait for who may still tell its own."""
         survivors = self._survivors
-        if survivors is None or self._agreed_at is None or not self._wanted(survivors):
+        if survivors is None or self._opens_at is None or not self._wanted(survivors):
             return []
         opened = self._opened()
         for place, body in opened.items():
@@ -767,7 +799,7 @@ class SecureSumming:
         wanted = self._wanted(survivors)
         enough = len(opened) >= self.group.threshold
         silent = any(secret is Secret.SEED for _, secret in wanted)
-        if not wanted or not enough or (silent and now < self._agreed_at + self._turn_s / 2):
+        if not wanted or not enough or (silent and now < self._opens_at + self._turn_s / 2):
             return []
         shares = {each: self._shares_told(*each, opened) for each in wanted}
         ready = {each: of for each, of in shares.items() if len(of) >= self.group.threshold}
@@ -873,7 +905,7 @@ class SecureSumming:
 
     def _pull_sums(self, now: float) -> list[SecureWork]:
         survivors = self._survivors
-        if survivors is None or self._agreed_at is None:
+        if survivors is None or self._opens_at is None:
             return []
         work: list[SecureWork] = []
         for part in self._parts:
@@ -892,9 +924,9 @@ class SecureSumming:
         its member left after it had signed."""
         if (SecureStage.SUMMED, part) in self._begun:
             return True
-        assert self._agreed_at is not None
+        assert self._opens_at is not None
         lacks = any(key[1] == part for key in self._vectors.failed)
-        return not lacks and now < self._agreed_at + self._turn_s
+        return not lacks and now < self._opens_at + self._turn_s
 
     def _source_of(self, part: int, owners: list[int], now: float) -> int | None:
         """An owner to pull a sum from: one that says what more than half of them say; after a while, what most do."""
@@ -903,8 +935,8 @@ class SecureSumming:
         if not sums:
             return None
         address, votes = Counter(sums.values()).most_common(1)[0]
-        assert self._agreed_at is not None
-        if 2 * votes <= len(owners) and now < self._agreed_at + self._turn_s:
+        assert self._opens_at is not None
+        if 2 * votes <= len(owners) and now < self._opens_at + self._turn_s:
             return None
         agreeing = (place for place in owners if sums.get(place) == address)
         return next((place for place in agreeing if self._pulled_sums.may_begin((place, part))), None)
@@ -942,7 +974,7 @@ class SecureSumming:
         members, threshold = len(self.group.members), self.group.threshold
         if self._survivors is not None:
             return f"{len(self._opened())} of {members} members told their shares, and {threshold} must"
-        signed = max(map(len, self._signatures().values()), default=0)
+        signed = max((len(by - self._liars) for by in self._signatures().values()), default=0)
         return f"{signed} of {members} members signed one set of survivors in time, and {threshold} must"
 
 

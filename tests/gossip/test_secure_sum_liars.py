@@ -469,3 +469,58 @@ def test_a_first_proposer_of_two_sets_is_proven_to_lie(count):
     outcomes = played.play()
     check(played, outcomes)
     assert charged_with(outcomes, Reason.EQUIVOCATION)
+
+
+class TwoSets:
+    """So many liars that, with a part of the others each, they could open two sets: some would tell their seeds for one
+    of them, and their mask keys would be told for the other. `whole`: one of the sets is of all. `later`: the liars
+    sign the second when the first is opened."""
+
+    def __init__(self, count: int, liars: int, seed: int, *, whole: bool, later: bool) -> None:
+        self.group = next(
+            each
+            for each in (group_of(count, owners=2, round=round) for round in range(100))
+            if Sum(each, inputs_of(each)).members[0]._turn_of[0] == 0
+        )
+        everybody, bad = frozenset(range(count)), frozenset(range(liars))
+        others = sorted(everybody - bad)
+        self.halves = others[: len(others) // 2], others[len(others) // 2 :]
+        self._sets = everybody if whole else bad.union(self.halves[0]), bad.union(self.halves[1])
+        self.played = Sum(self.group, inputs_of(self.group), seed, lies=dict.fromkeys(bad, self._signs))
+        self.played.on_step = self._on_step
+        self._waits = later
+        self._agreed: Statement | None = None
+
+    def _signs(self, said: Statement, to: int, rng: random.Random) -> list[Statement]:
+        if said.seq != SecureStage.AGREED:
+            return [said]
+        self._agreed = said
+        half = int(to in self.halves[1])
+        return [] if half and self._waits else [self._of(half, said)]
+
+    def _of(self, half: int, said: Statement) -> Statement:
+        survivors = self._sets[half]
+        payload = agreement(self.group.name, survivors, self.played.members[0]._vector_digests())
+        return replace(said, body=AgreedBody(survivors=survivors).encode(), payload=payload)
+
+    def _on_step(self) -> None:
+        if not self._waits or not all(place in self.played.opened for place in self.halves[0]):
+            return
+        assert self._agreed is not None
+        self._waits = False
+        for liar in self.played.lies:
+            said = seal(key(liar + 1), SCOPE, self._of(1, self._agreed))
+            for to in self.halves[1]:
+                self.played._send(liar, to, said.raw)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(("count", "liars"), [(8, 4), (8, 5), (16, 6), (16, 10)])
+def test_who_signs_two_sets_has_nobodys_both_secrets(count: int, liars: int, later: bool, whole: bool) -> None:
+    sets = TwoSets(count, liars, seed=41, whole=whole, later=later)
+    assert liars >= 2 * sets.group.threshold - count, "with fewer there are no two sets"
+    outcomes = sets.played.play()
+    check_told(sets.played)
+    assert any(error.reason is Reason.EQUIVOCATION for place in sets.halves[1] for _, error in outcomes[place].charged)
+    assert not sets._waits, "the first set was opened"
