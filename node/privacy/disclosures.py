@@ -70,7 +70,7 @@ def _covered_by_sums(config: Config) -> list[Disclosure]:
         Disclosure(
             "sums of groups, and the anchors that are made of them",
             Coverage.COVERED,
-            "while fewer than the threshold of a group's members work together, and the others add their noise",
+            "while at most n - t of a group of n work together, t = floor(2n/3) + 1, and the others add their noise",
         ),
         Disclosure(
             "exports, and the model in checkpoints",

@@ -212,7 +212,11 @@ def test_what_is_told_follows_the_settings() -> None:
         is Coverage.UNCOVERED
     )
     sums = {"strategy": "secure_average", "clipping_range": 1.0, "sum_noise": 0.5, "sum_clip": 0.2}
-    of_sums = covered(privacy={"privatizer": "secure_update", "noise": 0.5, "clip": 0.2}, sync=sums)
+    protected = {"privatizer": "secure_update", "noise": 0.5, "clip": 0.2}
+    of_sums = covered(privacy=protected, sync=sums)
+    config = from_raw({"task": {"name": "digits"}, "privacy": protected, "sync": sums})
+    (of_groups,) = (each for each in disclosures(config) if each.what.startswith("sums of groups"))
+    assert "at most n - t of a group of n" in of_groups.why, "with more of them the others add less than is counted"
     distance = "distance of the own move from the mean (consensus distance)"
     assert of_sums[distance] is Coverage.UNCOVERED, "it is computed from less noise than is counted"
     assert distance not in example
