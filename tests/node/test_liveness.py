@@ -264,7 +264,12 @@ def test_a_node_that_cannot_save_says_what_a_kill_would_lose(
     for event in (saved, full):
         node.observe(event)
     assert list(lines([(None, node)], NOW)) == [f"{unsaved}: the newest is of round 30, of 41 done"]
-    node.observe(saved)
+    node.observe(said("finished"))
+    assert not any("cannot write" in line for line in lines([(None, node)], NOW)), "it is over"
+    node.observe(said("started", peer_id="alice", pid=2))
+    assert list(lines([(None, node)], NOW)) == [], "another process"
+    for event in (full, saved):
+        node.observe(event)
     assert list(lines([(None, node)], NOW)) == []
     last = ("checkpoint_failed", {"round": 38, "why": "No space left", "needed_bytes": 9, "free_bytes": 1})
     with held(story(tmp_path / "node-0", last, pid=os.getpid()), beat_ago=3):
