@@ -236,7 +236,8 @@ async def test_a_circuit_goes_round_a_cut_between_its_ends(autojump_clock: objec
     await joined(play)
 
 
-async def test_a_broadcast_comes_once_by_whichever_way(autojump_clock: object) -> None:
+@pytest.mark.parametrize("links", [(), (AccessLink(),) * 3], ids=["without links", "over links"])
+async def test_a_broadcast_comes_once_by_whichever_way(autojump_clock: object, links: tuple[AccessLink, ...]) -> None:
     async def play(one: End, middle: End, other: End, relay: Relay) -> None:
         await one.transport.dial(through(middle, other))
         await one.transport.publish(b"news")
@@ -245,7 +246,7 @@ async def test_a_broadcast_comes_once_by_whichever_way(autojump_clock: object) -
         assert [data for _, data in middle.heard] == [b"news"]
         assert one.heard == []
 
-    await joined(play)
+    await joined(play, links)
 
 
 async def test_who_does_not_read_holds_up_its_stream_and_no_other(autojump_clock: object) -> None:
