@@ -158,7 +158,7 @@ def open_from(raw: bytes, scope: Scope, sender: PeerId, kind: EnvelopeKind) -> E
     return envelope
 
 
-def links_of(raw: bytes) -> tuple[Digest, Digest]:
+def digests_in(raw: bytes) -> tuple[Digest, Digest]:
     """Return the digest of an envelope that was opened before, and the digest of the statement before it."""
     signed = unpack(raw, MAX_ENVELOPE_BYTES).binary(MAX_ENVELOPE_BYTES)
     return digest_of(signed), _fields_of(signed).prev

@@ -20,7 +20,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Final
 
-from gossip.core.envelope import links_of
+from gossip.core.envelope import digests_in
 from gossip.core.ids import Digest, PeerId
 from gossip.core.rate_limit import KeyedTokenBucket
 from gossip.core.statements import UpdateHeader
@@ -96,12 +96,12 @@ class HeardLink:
     @property
     def digest(self) -> Digest:
         """Its name."""
-        return links_of(self.raw)[0]
+        return digests_in(self.raw)[0]
 
     @property
     def prev(self) -> Digest:
         """The name of the link before it."""
-        return links_of(self.raw)[1]
+        return digests_in(self.raw)[1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,17 @@ from itertools import count
 from typing import Final
 
 from gossip.core.digests import NO_DIGEST, digest_of
-from gossip.core.envelope import Scope
+from gossip.core.envelope import Envelope, Scope, seal
+from gossip.core.identity import Identity
 from gossip.core.ids import Digest, PeerId, RunId, SwarmId
-from gossip.core.statements import UpdateHeader, UpdateHeaderBody
+from gossip.core.statements import UpdateHeader, UpdateHeaderBody, update_header_statement
 from gossip.updates.audits import HeardLink, LinkAudit, audit_every, goes_all_the_way
 from node.simulation.large.ring_graph import RingGraph
 
 ROUND_S: Final = 30.0
 LIAR: Final = 0
+SIGNER: Final = Identity(bytes(32))
+"""Signs for it. Its links are real, as a node reads again what it has kept of one."""
 AWAY_ROUNDS: Final = 40
 """Rounds for which a liar stays away that leaves."""
 
@@ -79,8 +82,8 @@ class EquivocationModel:
     ) -> None:
         self._rng = random.Random(f"{nodes} {seed}")
         self._names = [PeerId(f"node {seed} {number}") for number in range(nodes)]
-        scope = Scope(swarm=SwarmId(self._rng.randbytes(16)), run=RunId(bytes(16)))
-        graph = RingGraph(self._names, scope, degree)
+        self._scope = Scope(swarm=SwarmId(self._rng.randbytes(16)), run=RunId(bytes(16)))
+        graph = RingGraph(self._names, self._scope, degree)
         self._compares = compares
         self._beside = {node: set(others) for node, others in graph.draw(range(nodes), self._rng).items()}
         if every is None:
@@ -89,6 +92,7 @@ class EquivocationModel:
             self._members = next(size for size in count(1) if audit_every(size) == every)
             sizes = dict.fromkeys(range(nodes), self._members)
         self._nodes = [_Node(sizes[number]) for number in range(nodes)]
+        self._statements: dict[tuple[int, int, str], Envelope] = {}
         self._told: dict[Digest, UpdateHeader] = {}
         """The liar's links, by digest: nodes that show one keep less of it."""
 
@@ -142,19 +146,32 @@ class EquivocationModel:
         return any(self._audited(seq + further) for further in range(links))
 
     def _link(self, turn: _Turn, history: str) -> UpdateHeader:
-        def name(seq: int) -> Digest:
-            return digest_of(f"{turn.epoch} {seq} {history if seq >= turn.fork else ''}".encode())
-
+        prev = self._signed(turn, turn.seq - 1, history).digest if turn.seq else NO_DIGEST
+        signed = self._signed(turn, turn.seq, history)
         return UpdateHeader(
             peer=self._names[LIAR],
             epoch=turn.epoch,
             seq=turn.seq,
-            digest=name(turn.seq),
-            prev=name(turn.seq - 1) if turn.seq else NO_DIGEST,
-            address=NO_DIGEST,
+            digest=signed.digest,
+            prev=prev,
+            address=signed.statement.payload,
             body=UpdateHeaderBody(round=turn.seq, kind="delta"),
-            raw=name(turn.seq),
+            raw=signed.raw,
         )
+
+    def _signed(self, turn: _Turn, last: int, history: str) -> Envelope:
+        """Return the statement at the place `last`, once those before it are signed."""
+        prev, envelope = NO_DIGEST, None
+        for seq in range(last + 1):
+            key = turn.epoch, seq, history if seq >= turn.fork else ""
+            if key not in self._statements:
+                body, address = UpdateHeaderBody(round=seq, kind="delta"), digest_of(key[2].encode())
+                said = update_header_statement(epoch=turn.epoch, seq=seq, prev=prev, address=address, body=body)
+                self._statements[key] = seal(SIGNER, self._scope, said)
+            envelope = self._statements[key]
+            prev = envelope.digest
+        assert envelope is not None
+        return envelope
 
     def _move(self) -> None:
         """Give the liar other neighbours."""
